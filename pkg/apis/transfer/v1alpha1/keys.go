@@ -1,0 +1,51 @@
+// Copyright The csi-transfer Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+// Keys that administrators and users set.
+const (
+	// AnnotationAllow on a StorageClass must be "true" for volumes of that class
+	// to be transferred. On a PersistentVolumeClaim, "false" keeps that one claim
+	// where it is.
+	AnnotationAllow = GroupName + "/allow"
+
+	// AnnotationSnapshotLinkage on a StorageClass (none, snapshots or chain)
+	// overrides what the driver advertises. In a driver's
+	// GetPluginInfoResponse.manifest the same key is the capability flag.
+	// On a CSIDriver it is written by the sidecar, for people to read.
+	AnnotationSnapshotLinkage = GroupName + "/snapshot-linkage"
+)
+
+// Keys that only the sidecar writes.
+const (
+	// LabelInFlight on a PersistentVolume says that a transfer owns the volume at
+	// the moment. Its value is the name of the CSI driver, so that each sidecar
+	// watches only its own.
+	LabelInFlight = GroupName + "/in-flight"
+
+	// AnnotationJournal on a PersistentVolume in flight holds what is needed to
+	// finish or undo the transfer after any crash, as JSON.
+	AnnotationJournal = GroupName + "/journal"
+
+	// FinalizerInFlight on a PersistentVolume in flight keeps the object: once
+	// Released, a volume is no longer kept by Kubernetes' own protection.
+	FinalizerInFlight = GroupName + "/in-flight"
+
+	// AnnotationTransferredTo on the source claim names the claim that has the
+	// volume now, as namespace/name.
+	AnnotationTransferredTo = GroupName + "/transferred-to"
+
+	// AnnotationTransferUID on the source claim is the UID of the request that
+	// took the volume.
+	AnnotationTransferUID = GroupName + "/transfer-uid"
+
+	// AnnotationSidecarUser on a CSIDriver is the user name the sidecar
+	// authenticates as, read by the admission policy that fences volumes in flight.
+	AnnotationSidecarUser = GroupName + "/sidecar-user"
+)
+
+// ParkedNamePrefix starts the claimRef name of a volume in flight. The colon
+// cannot occur in the name of a claim, so nothing that looks claims up by name
+// finds one.
+const ParkedNamePrefix = "transfer:"
