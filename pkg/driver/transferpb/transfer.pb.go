@@ -530,7 +530,7 @@ type Blocker struct {
 	// The CO takes a value that it does not know for a blocker of unknown type,
 	// which blocks like any other. This field is REQUIRED.
 	Type Blocker_Type `protobuf:"varint,1,opt,name=type,proto3,enum=transfer.csi.v1alpha1.Blocker_Type" json:"type,omitempty"`
-	// What blocks, as the Plugin or its backend calls it, in at most 256 bytes
+	// What blocks, as the Plugin or its backend calls it, in at most 1024 bytes
 	// of graphic UTF-8 characters (letters, marks, numbers, punctuation, symbols,
 	// spaces). This field is OPTIONAL.
 	Id string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
