@@ -3,12 +3,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
 # Writes everything that is generated from the API types and from .proto files.
-# The first argument is the folder of the tools. It works on the tree it stands
-# in, so that a copy of the repository can be generated too.
+# The tools are found by PATH: run it by make generate. It works on the tree it
+# stands in, so that a copy of the repository can be generated too.
 
 set -euo pipefail
-
-PATH=$(realpath "${1:?usage: generate.sh <folder of tools>}"):$PATH
 cd "$(dirname "$0")/.."
 
 module=$(go list -m)
@@ -41,6 +39,8 @@ informer-gen --go-header-file "$header" \
   --versioned-clientset-package "$client/clientset/versioned" \
   --listers-package "$client/listers" \
   "./$api"
+
+buf generate --config release-tools/buf.yaml --template release-tools/buf.gen.yaml
 
 chmod -R a+rX "$out"
 rm -rf pkg/client deploy/kubernetes/crds

@@ -1,0 +1,24 @@
+# Copyright The csi-transfer Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+include release-tools/build.make
+
+.PHONY: unit integration test cluster-build demo bench
+
+unit: ## Tests that need no cluster; seconds
+	go test ./...
+
+integration: cluster-build ## Tests on a real control plane
+	cd test/cluster && go test -timeout 10m ./...
+	cd test && go test -timeout 20m ./...
+
+test: unit integration ## All tests that need no kubelet; minutes once built
+
+cluster-build: ## Build the control plane and the CSI sidecars that tests, demo and bench run
+	cd test/cluster && go run ./build
+
+demo: cluster-build ## Transfer a claim and give it back, before your eyes; DEMO_KEEP=1 leaves the cluster running
+	cd test && go run ./demo
+
+bench: cluster-build ## Measure transfers; BENCH_JSON=file also writes the numbers as JSON
+	cd test && go run ./bench

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Copyright The csi-transfer Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+# Runs staticcheck, configured in staticcheck.conf, and buf, configured in
+# release-tools/buf.yaml.
+
+source "$(dirname "$0")/common.sh"
+
+lint() {
+  local packages
+  packages=$(go list ./... 2>/dev/null)
+  [[ -z $packages ]] || staticcheck ./...
+}
+in_modules lint
+buf lint --config release-tools/buf.yaml
+echo "verify-lint: ok"
