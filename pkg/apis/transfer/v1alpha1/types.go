@@ -210,8 +210,8 @@ type ApprovalSource struct {
 	SourceReference `json:",inline"`
 
 	// uid pins this very object. Without it the approval covers only an object
-	// that is not younger than the approval itself, so that one re-created under
-	// the same name is never given away.
+	// created in an earlier second than the approval itself, so that one re-created
+	// under the same name is never given away.
 	//
 	// +optional
 	// +kubebuilder:validation:Type=string

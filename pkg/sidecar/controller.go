@@ -1,0 +1,360 @@
+// Copyright The csi-transfer Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package sidecar moves volumes between namespaces: it observes a transfer, lets
+// package protocol decide what is next, and does that, one action after another.
+package sidecar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	snapshots "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	storageinformers "k8s.io/client-go/informers/storage/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+
+	"github.com/csi-transfer/csi-transfer/pkg/apis/transfer/v1alpha1"
+	transfer "github.com/csi-transfer/csi-transfer/pkg/client/clientset/versioned"
+	transferinformers "github.com/csi-transfer/csi-transfer/pkg/client/informers/externalversions/transfer/v1alpha1"
+	"github.com/csi-transfer/csi-transfer/pkg/driver"
+	"github.com/csi-transfer/csi-transfer/pkg/match"
+	"github.com/csi-transfer/csi-transfer/pkg/sidecar/protocol"
+)
+
+// Config is what a Controller works with. All of it is required.
+type Config struct {
+	Kube      kubernetes.Interface
+	Transfer  transfer.Interface
+	Snapshots snapshots.Interface
+	Metadata  metadata.Interface
+	Recorder  record.EventRecorder
+	Metrics   *Metrics
+
+	Driver *driver.Driver
+	// Settings.Driver is filled in from Driver.
+	Settings protocol.Settings
+
+	// Workers is how many transfers are worked on at a time.
+	Workers int
+	// RetryStart and RetryMax bound the growing wait after an error and after a
+	// transfer was rolled back.
+	RetryStart, RetryMax time.Duration
+	// Resync is how often every open transfer is looked at with nothing having
+	// changed. It costs no request.
+	Resync time.Duration
+}
+
+// Controller moves the volumes of one driver.
+type Controller struct {
+	kube     kubernetes.Interface
+	transfer transfer.Interface
+	metadata metadata.Interface
+	recorder record.EventRecorder
+	metrics  *Metrics
+	settings protocol.Settings
+	workers  int
+	now      func() time.Time
+
+	queue   workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	lists   *lists
+	asker   *asker
+	holdoff *holdoff
+	watches *watches
+	// extra is what a waiting transfer watches beyond its namespaces.
+	extra sync.Map // types.NamespacedName: []protocol.WatchRef
+
+	requests, approvals, volumes overlay
+	classes                      cache.SharedIndexInformer
+}
+
+// maxSteps bounds the actions in a row for one transfer, so that a mistake
+// cannot spin. A whole transfer takes eight.
+const maxSteps = 32
+
+// New makes a Controller. Run runs it.
+func New(c Config) *Controller {
+	settings := c.Settings
+	settings.Driver = c.Driver.Info()
+	k := &Controller{
+		kube: c.Kube, transfer: c.Transfer, metadata: c.Metadata, recorder: c.Recorder, metrics: c.Metrics,
+		settings: settings, workers: c.Workers, now: time.Now,
+		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](c.RetryStart, c.RetryMax),
+			workqueue.TypedRateLimitingQueueConfig[types.NamespacedName]{Name: "transfers"}),
+		lists:   newLists(c.Kube, c.Snapshots, settings.Driver.Name),
+		holdoff: newHoldoff(c.RetryStart, c.RetryMax),
+	}
+	k.asker = newAsker(c.Driver, k.queue.Add)
+	k.watches = newWatches(k.open, k.queue.Add)
+	byNamespace := cache.Indexers{indexByNamespace: cache.MetaNamespaceIndexFunc}
+	k.requests.informer = transferinformers.NewNamespaceTransferRequestInformer(c.Transfer, metav1.NamespaceAll, c.Resync, cache.Indexers{indexBySource: indexer(sourceOf)})
+	k.approvals.informer = transferinformers.NewNamespaceTransferApprovalInformer(c.Transfer, metav1.NamespaceAll, 0, byNamespace)
+	k.volumes.informer = coreinformers.NewFilteredPersistentVolumeInformer(c.Kube, 0, cache.Indexers{indexByRequest: indexer(k.requestOf), indexByMember: indexer(k.membersOf)}, func(o *metav1.ListOptions) {
+		o.LabelSelector = labels.Set{v1alpha1.LabelInFlight: settings.Driver.Name}.String()
+	})
+	k.classes = storageinformers.NewStorageClassInformer(c.Kube, 0, nil)
+	return k
+}
+
+// Run moves volumes until ctx is done. It finishes the action it is at and no
+// more: what is left is taken up by whoever runs next.
+func (c *Controller) Run(ctx context.Context) error {
+	logger := klog.FromContext(ctx)
+	logger.Info("Starting", "driver", c.settings.Driver.Name, "linkage", c.settings.Driver.Linkage, "capable", c.settings.Driver.Advertised)
+	defer logger.Info("Stopped")
+
+	for _, o := range []*overlay{&c.requests, &c.approvals, &c.volumes} {
+		o.recent = recentWrites(ctx, o.informer)
+	}
+	informers := []cache.SharedIndexInformer{c.requests.informer, c.approvals.informer, c.volumes.informer, c.classes}
+	if err := c.handle(); err != nil {
+		return err
+	}
+	var synced []cache.InformerSynced
+	for _, i := range informers {
+		go i.RunWithContext(ctx)
+		synced = append(synced, i.HasSynced)
+	}
+	if !cache.WaitForNamedCacheSyncWithContext(ctx, synced...) {
+		return ctx.Err()
+	}
+
+	var workers sync.WaitGroup
+	for range c.workers {
+		workers.Go(func() {
+			for c.next(ctx) {
+			}
+		})
+	}
+	<-ctx.Done()
+	c.queue.ShutDown()
+	workers.Wait()
+	return nil
+}
+
+func (c *Controller) next(ctx context.Context) bool {
+	key, shutdown := c.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer c.queue.Done(key)
+	if ctx.Err() != nil {
+		return true
+	}
+	logger := klog.LoggerWithValues(klog.FromContext(ctx), "transfer", key)
+	switch err := c.transferOne(klog.NewContext(ctx, logger), key); {
+	case err == nil:
+		c.queue.Forget(key)
+	case ctx.Err() != nil:
+	case apierrors.IsConflict(err):
+		logger.V(2).Info("Conflict, trying again", "err", err)
+		c.queue.AddRateLimited(key)
+	default:
+		logger.Error(err, "Trying again later")
+		c.queue.AddRateLimited(key)
+	}
+	return true
+}
+
+// transferOne takes one transfer as far as it goes for now.
+func (c *Controller) transferOne(ctx context.Context, key types.NamespacedName) error {
+	logger := klog.FromContext(ctx)
+	conflicts := 0
+	for range maxSteps {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		o, ready, err := c.observe(ctx, key)
+		if err != nil || !ready {
+			return err
+		}
+		a := protocol.Decide(*o)
+		for a.Read != nil {
+			if ready, err := c.readMore(ctx, o, a.Read); err != nil || !ready {
+				return err
+			}
+			a = protocol.Decide(*o)
+		}
+		if a.Wait != nil {
+			logger.V(4).Info("Waiting", "why", a.Why, "until", a.Wait.At)
+			c.settle(ctx, o, a)
+			return nil
+		}
+		logger.V(3).Info("Acting", "step", a.Step(), "why", a.Why)
+		// A stop does not tear an action apart.
+		if err := c.act(context.WithoutCancel(ctx), o, a); err != nil {
+			if apierrors.IsConflict(err) && conflicts < 3 {
+				conflicts++
+				continue
+			}
+			return errors.Join(err, c.refused(ctx, o, a, err))
+		}
+		if a.SetOwner != nil {
+			return nil // until the driver has answered
+		}
+	}
+	return fmt.Errorf("more than %d actions in a row", maxSteps)
+}
+
+// refused says on the request that the API server will not have a write.
+func (c *Controller) refused(ctx context.Context, o *protocol.Observation, a protocol.Action, err error) error {
+	if a.Patch == nil || !(apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) {
+		return nil
+	}
+	if s := o.WriteRefused(err); s != nil {
+		return c.writeStatus(ctx, o, s)
+	}
+	return nil
+}
+
+// settle arranges what ends a wait.
+func (c *Controller) settle(ctx context.Context, o *protocol.Observation, a protocol.Action) {
+	if o.Volume == nil && (o.Request == nil || match.Completed(o.Request)) {
+		c.extra.Delete(o.Name)
+		c.watches.want(ctx, o.Name)
+		c.asker.forget(o.Name)
+		c.holdoff.forget(o.Name)
+		c.metrics.waits(o.Name, "")
+		return
+	}
+	c.metrics.waits(o.Name, o.WaitingFor())
+	if !a.Wait.At.IsZero() {
+		c.queue.AddAfter(o.Name, max(a.Wait.At.Sub(c.now()), 0))
+	}
+	if len(a.Wait.Watch) == 0 {
+		c.extra.Delete(o.Name)
+		return
+	}
+	c.extra.Store(o.Name, a.Wait.Watch)
+	if watched := c.watches.add(ctx, o.Name, a.Wait.Watch...); !watched {
+		klog.FromContext(ctx).V(4).Info("Watching", "what", a.Wait.Watch)
+	}
+}
+
+func (c *Controller) extraOf(key types.NamespacedName) []protocol.WatchRef {
+	refs, _ := c.extra.Load(key)
+	extra, _ := refs.([]protocol.WatchRef)
+	return extra
+}
+
+// open makes the informer of a scope: of the objects where they are read, of
+// their metadata where only their change matters.
+func (c *Controller) open(ref protocol.WatchRef) cache.SharedIndexInformer {
+	switch ref.Resource {
+	case claimResource:
+		informer := coreinformers.NewPersistentVolumeClaimInformer(c.kube, ref.Namespace, 0, cache.Indexers{indexByDataSource: indexer(dataSource)})
+		c.handleClaims(informer)
+		return informer
+	case podResource:
+		informer := coreinformers.NewPodInformer(c.kube, ref.Namespace, 0, cache.Indexers{indexByClaim: indexer(claimsOf)})
+		_ = informer.SetTransform(trimPod) // fails only once started
+		c.handlePods(informer)
+		return informer
+	}
+	return metadatainformer.NewFilteredMetadataInformer(c.metadata, ref.Resource, ref.Namespace, 0, nil, func(o *metav1.ListOptions) {
+		if ref.Name != "" {
+			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, ref.Name).String()
+		}
+	}).Informer()
+}
+
+// handlers calls changed with every version of an object: what an object was
+// before may matter to another transfer than what it is now.
+func handlers[T any](changed func(T)) cache.ResourceEventHandler {
+	call := func(o any) {
+		if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
+			o = gone.Obj
+		}
+		if object, ok := o.(T); ok {
+			changed(object)
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    call,
+		UpdateFunc: func(before, after any) { call(before); call(after) },
+		DeleteFunc: call,
+	}
+}
+
+// handle maps what changes to the transfers it concerns.
+func (c *Controller) handle() error {
+	_, err1 := c.requests.informer.AddEventHandler(handlers(func(r *v1alpha1.NamespaceTransferRequest) {
+		c.queue.Add(types.NamespacedName{Namespace: r.Namespace, Name: r.Name})
+	}))
+	// An approval may be free again when the request it was reserved for is gone.
+	_, err2 := c.requests.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: func(o any) {
+		if r, ok := o.(*v1alpha1.NamespaceTransferRequest); ok {
+			c.enqueueSource(types.NamespacedName{Namespace: r.Spec.Source.Namespace, Name: r.Spec.Source.Name})
+		}
+	}})
+	_, err3 := c.approvals.informer.AddEventHandler(handlers(func(a *v1alpha1.NamespaceTransferApproval) {
+		c.enqueueSource(types.NamespacedName{Namespace: a.Namespace, Name: a.Spec.Source.Name})
+	}))
+	_, err4 := c.volumes.informer.AddEventHandler(handlers(func(pv *corev1.PersistentVolume) {
+		j, err := protocol.ParseJournal(pv, c.settings.Driver.Name)
+		switch {
+		case err != nil:
+			klog.Background().Error(err, "Leaving a volume alone that is labelled as in flight", "volume", pv.Name)
+		case j != nil:
+			c.queue.Add(j.Request.NamespacedName())
+			c.enqueueSource(j.Source.NamespacedName())
+		}
+	}))
+	_, err5 := c.classes.AddEventHandler(handlers(func(*storagev1.StorageClass) {
+		for _, key := range c.requests.informer.GetStore().ListKeys() {
+			c.queue.Add(splitName(key))
+		}
+	}))
+	return errors.Join(err1, err2, err3, err4, err5)
+}
+
+// enqueueSource looks again at all transfers from a claim.
+func (c *Controller) enqueueSource(claim types.NamespacedName) {
+	for _, r := range byIndex[v1alpha1.NamespaceTransferRequest](overlay{informer: c.requests.informer}, indexBySource, claim.String()) {
+		c.queue.Add(types.NamespacedName{Namespace: r.Namespace, Name: r.Name})
+	}
+}
+
+func (c *Controller) handleClaims(informer cache.SharedIndexInformer) {
+	_, _ = informer.AddEventHandler(handlers(func(claim *corev1.PersistentVolumeClaim) {
+		c.enqueueSource(types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name})
+		if ref := claim.Spec.DataSourceRef; len(dataSource(claim)) > 0 {
+			if ref.Kind == v1alpha1.RequestKind {
+				c.queue.Add(types.NamespacedName{Namespace: claim.Namespace, Name: ref.Name})
+			} else {
+				c.enqueueSource(types.NamespacedName{Namespace: claim.Namespace, Name: ref.Name})
+			}
+		}
+		// The request that has the claim in flight may be gone.
+		for _, pv := range byIndex[corev1.PersistentVolume](overlay{informer: c.volumes.informer}, indexByMember, claim.Namespace+"/"+claim.Name) {
+			for _, request := range c.requestOf(pv) {
+				c.queue.Add(splitName(request))
+			}
+		}
+	}))
+}
+
+func (c *Controller) handlePods(informer cache.SharedIndexInformer) {
+	_, _ = informer.AddEventHandler(handlers(func(pod *corev1.Pod) {
+		for _, claim := range claimsOf(pod) {
+			c.enqueueSource(types.NamespacedName{Namespace: pod.Namespace, Name: claim})
+		}
+	}))
+}

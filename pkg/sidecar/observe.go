@@ -1,0 +1,339 @@
+// Copyright The csi-transfer Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sidecar
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/csi-transfer/csi-transfer/pkg/apis/transfer/v1alpha1"
+	"github.com/csi-transfer/csi-transfer/pkg/match"
+	"github.com/csi-transfer/csi-transfer/pkg/sidecar/protocol"
+)
+
+// observe gathers from the caches what concerns one transfer. It returns false
+// where that is not complete yet; the transfer is looked at again when it is.
+func (c *Controller) observe(ctx context.Context, key types.NamespacedName) (*protocol.Observation, bool, error) {
+	o := &protocol.Observation{
+		Settings:  c.settings,
+		Now:       c.now(),
+		NotBefore: c.holdoff.notBefore(key),
+		Name:      key,
+		Request:   get[v1alpha1.NamespaceTransferRequest](c.requests, key),
+		Exists:    c.requestExists,
+	}
+	journal := c.inFlight(o)
+	from, to := "", key.Namespace
+	switch {
+	case journal != nil:
+		from, to = journal.Source.Namespace, journal.Claim.Namespace
+	case o.Request != nil:
+		from = o.Request.Spec.Source.Namespace
+	}
+	o.Approvals = c.approvalsIn(from)
+
+	// Nothing of a namespace is read before its users agreed to it.
+	if journal == nil && (o.Request == nil || match.Completed(o.Request) || match.Find(o.Request, o.Approvals, nil, c.requestExists).Approval == nil && !started(o.Request)) {
+		c.watches.want(ctx, key)
+		return o, true, nil
+	}
+	if !c.watches.want(ctx, key, append(c.extraOf(key), claimsIn(from), podsIn(from), claimsIn(to))...) {
+		return nil, false, nil
+	}
+	if journal != nil {
+		o.Source = c.claim(journal.Source.NamespacedName())
+		o.Claim = c.claim(journal.Claim.NamespacedName())
+	} else {
+		o.Source = c.claim(types.NamespacedName{Namespace: from, Name: o.Request.Spec.Source.Name})
+	}
+	o.Receivers = c.receivers(key)
+	return o, true, nil
+}
+
+// started reports whether a transfer of the request has begun at some time: then
+// it is seen to its end even if its approval is gone.
+func started(r *v1alpha1.NamespaceTransferRequest) bool { return r.Status.VolumeName != "" }
+
+// inFlight finds the volume in flight for a request. A former request of the
+// same name comes first: its volume has to land before the name is used again.
+func (c *Controller) inFlight(o *protocol.Observation) *protocol.Journal {
+	var found *protocol.Journal
+	for _, pv := range byIndex[corev1.PersistentVolume](c.volumes, indexByRequest, o.Name.String()) {
+		j, err := protocol.ParseJournal(pv, c.settings.Driver.Name)
+		if err != nil || j == nil || j.Request.NamespacedName() != o.Name {
+			continue
+		}
+		if found == nil || o.Request == nil || j.Request.UID != o.Request.UID {
+			found, o.Volume = j, &protocol.Volume{Name: pv.Name, PV: pv}
+		}
+	}
+	return found
+}
+
+func (c *Controller) requestExists(ref v1alpha1.RequestReference) bool {
+	name := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
+	if r := get[v1alpha1.NamespaceTransferRequest](c.requests, name); r != nil && r.UID == ref.UID {
+		return true
+	}
+	return slices.ContainsFunc(byIndex[corev1.PersistentVolume](c.volumes, indexByRequest, name.String()), func(pv *corev1.PersistentVolume) bool {
+		j, err := protocol.ParseJournal(pv, c.settings.Driver.Name)
+		return err == nil && j != nil && j.Request.UID == ref.UID
+	})
+}
+
+func (c *Controller) approvalsIn(namespace string) []*v1alpha1.NamespaceTransferApproval {
+	return byIndex[v1alpha1.NamespaceTransferApproval](c.approvals, indexByNamespace, namespace)
+}
+
+func (c *Controller) claim(key types.NamespacedName) *corev1.PersistentVolumeClaim {
+	if w := c.watches.scope(claimsIn(key.Namespace)); w != nil {
+		return get[corev1.PersistentVolumeClaim](overlay{w.informer, w.recent}, key)
+	}
+	return nil
+}
+
+func (c *Controller) receivers(request types.NamespacedName) []*corev1.PersistentVolumeClaim {
+	if w := c.watches.scope(claimsIn(request.Namespace)); w != nil {
+		return byIndex[corev1.PersistentVolumeClaim](overlay{w.informer, w.recent}, indexByDataSource, v1alpha1.RequestKind+"/"+request.Name)
+	}
+	return nil
+}
+
+// readMore reads what Decide asked for. It returns false while the driver is
+// still being asked.
+func (c *Controller) readMore(ctx context.Context, o *protocol.Observation, r *protocol.Read) (bool, error) {
+	if r.Volume != "" && (o.Volume == nil || o.Volume.Name != r.Volume) {
+		pv, err := orNil(c.kube.CoreV1().PersistentVolumes().Get(ctx, r.Volume, metav1.GetOptions{}))
+		if err != nil {
+			return false, fmt.Errorf("reading PersistentVolume %s: %w", r.Volume, err)
+		}
+		o.Volume = &protocol.Volume{Name: r.Volume, PV: pv}
+	}
+	if !r.Facts {
+		return true, nil
+	}
+	if r.Live {
+		if err := c.readLive(ctx, o); err != nil {
+			return false, err
+		}
+	}
+	return c.readFacts(ctx, o, r.Live)
+}
+
+// readLive replaces what came from caches by what the API server has.
+func (c *Controller) readLive(ctx context.Context, o *protocol.Observation) error {
+	j, err := protocol.ParseJournal(o.Volume.PV, c.settings.Driver.Name)
+	if err != nil {
+		return err
+	}
+	if o.Request, err = orNil(c.transfer.TransferV1alpha1().NamespaceTransferRequests(o.Name.Namespace).Get(ctx, o.Name.Name, metav1.GetOptions{})); err != nil {
+		return fmt.Errorf("reading %s %s: %w", v1alpha1.RequestKind, o.Name, err)
+	}
+	approval, err := orNil(c.transfer.TransferV1alpha1().NamespaceTransferApprovals(j.Approval.Namespace).Get(ctx, j.Approval.Name, metav1.GetOptions{}))
+	if err != nil {
+		return fmt.Errorf("reading %s %s: %w", v1alpha1.ApprovalKind, j.Approval, err)
+	}
+	o.Approvals = nil
+	if approval != nil {
+		o.Approvals = append(o.Approvals, approval)
+	}
+	claims, err := c.lists.claims.get(ctx, listing{namespace: j.Source.Namespace, live: true})
+	if err != nil {
+		return fmt.Errorf("listing PersistentVolumeClaims of namespace %s: %w", j.Source.Namespace, err)
+	}
+	o.Source = claims[j.Source.Name]
+	receivers, names := o.Receivers, sets.New(j.Claim.Name)
+	for _, claim := range receivers {
+		names.Insert(claim.Name)
+	}
+	o.Receivers, o.Claim = nil, nil
+	for name := range names {
+		claim, err := orNil(c.kube.CoreV1().PersistentVolumeClaims(j.Claim.Namespace).Get(ctx, name, metav1.GetOptions{}))
+		if err != nil {
+			return fmt.Errorf("reading PersistentVolumeClaim %s/%s: %w", j.Claim.Namespace, name, err)
+		}
+		if claim == nil {
+			continue
+		}
+		if name == j.Claim.Name {
+			o.Claim = claim
+		}
+		if slices.Contains(dataSource(claim), v1alpha1.RequestKind+"/"+o.Name.Name) {
+			o.Receivers = append(o.Receivers, claim)
+		}
+	}
+	return nil
+}
+
+// readFacts reads what lies outside the transfer's own objects.
+func (c *Controller) readFacts(ctx context.Context, o *protocol.Observation, live bool) (bool, error) {
+	pv := o.Volume.PV
+	source := types.NamespacedName{}
+	var from, to, transfer protocol.Ref
+	if j, _ := protocol.ParseJournal(pv, c.settings.Driver.Name); j != nil {
+		source, from, to, transfer = j.Source.NamespacedName(), j.Source, j.Claim, j.Request
+	} else {
+		source, from, transfer = types.NamespacedName{Namespace: o.Source.Namespace, Name: o.Source.Name}, protocol.RefOf(o.Source), protocol.RefOf(o.Request)
+	}
+	if len(o.Receivers) == 1 {
+		to = protocol.RefOf(o.Receivers[0])
+	}
+	f := &protocol.Facts{Live: live}
+
+	// The driver first: it may take its time, and the rest is read when it has
+	// answered.
+	if to != (protocol.Ref{}) {
+		v, ready := c.asker.volume(ctx, o.Name, pv, from, to, transfer)
+		if !ready {
+			return false, nil
+		}
+		f.Verdict, f.DriverSnapshots = v.verdict, v.snapshots
+		if v.err != nil {
+			f.DriverError = v.err.Error()
+		}
+	}
+	owner, err, ready := c.asker.owner(o.Name)
+	if !ready {
+		return false, nil
+	}
+	f.Owner = owner
+	if err != nil {
+		f.DriverError = err.Error()
+	}
+
+	f.Class = get[storagev1.StorageClass](overlay{informer: c.classes}, types.NamespacedName{Name: pv.Spec.StorageClassName})
+	if err := c.readUse(ctx, f, source, live); err != nil {
+		return false, err
+	}
+	l := listing{live: live}
+	attachments, err := c.lists.attachments.get(ctx, l)
+	if err != nil {
+		return false, fmt.Errorf("listing VolumeAttachments: %w", err)
+	}
+	f.Attachments = attachments[pv.Name]
+	if !protocol.Dynamic(pv) {
+		handles, err := c.lists.handles.get(ctx, l)
+		if err != nil {
+			return false, fmt.Errorf("listing PersistentVolumes: %w", err)
+		}
+		for _, name := range handles[pv.Spec.CSI.VolumeHandle] {
+			if name != pv.Name {
+				f.Twins = append(f.Twins, name)
+			}
+		}
+	}
+	if err := c.readSnapshots(ctx, f, source, pv, o.Source, live); err != nil {
+		return false, err
+	}
+	if live {
+		ns, err := orNil(c.kube.CoreV1().Namespaces().Get(ctx, source.Namespace, metav1.GetOptions{}))
+		if err != nil {
+			return false, fmt.Errorf("reading Namespace %s: %w", source.Namespace, err)
+		}
+		f.SourceNamespaceGone = ns == nil || ns.DeletionTimestamp != nil
+	}
+	o.Facts = f
+	return true, nil
+}
+
+// readUse finds out who uses the source claim or clones it.
+func (c *Controller) readUse(ctx context.Context, f *protocol.Facts, source types.NamespacedName, live bool) error {
+	if !live {
+		if w := c.watches.scope(podsIn(source.Namespace)); w != nil {
+			for _, pod := range byIndex[corev1.Pod](overlay{informer: w.informer}, indexByClaim, source.Name) {
+				f.Pods = append(f.Pods, pod.Name)
+			}
+		}
+		if w := c.watches.scope(claimsIn(source.Namespace)); w != nil {
+			f.Clones = clones(byIndex[corev1.PersistentVolumeClaim](overlay{informer: w.informer}, indexByDataSource, "PersistentVolumeClaim/"+source.Name))
+		}
+	} else {
+		l := listing{namespace: source.Namespace, live: true}
+		pods, err := c.lists.pods.get(ctx, l)
+		if err != nil {
+			return fmt.Errorf("listing Pods of namespace %s: %w", source.Namespace, err)
+		}
+		f.Pods = slices.Clone(pods[source.Name])
+		claims, err := c.lists.claims.get(ctx, l)
+		if err != nil {
+			return fmt.Errorf("listing PersistentVolumeClaims of namespace %s: %w", source.Namespace, err)
+		}
+		var found []*corev1.PersistentVolumeClaim
+		for _, claim := range claims {
+			if slices.Contains(dataSource(claim), "PersistentVolumeClaim/"+source.Name) {
+				found = append(found, claim)
+			}
+		}
+		f.Clones = clones(found)
+	}
+	slices.Sort(f.Pods)
+	return nil
+}
+
+// clones are the names of those claims that still wait for their volume.
+func clones(claims []*corev1.PersistentVolumeClaim) []string {
+	var names []string
+	for _, c := range claims {
+		if c.Status.Phase == corev1.ClaimPending {
+			names = append(names, c.Namespace+"/"+c.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (c *Controller) readSnapshots(ctx context.Context, f *protocol.Facts, source types.NamespacedName, pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, live bool) error {
+	l := listing{namespace: source.Namespace, live: live}
+	own, err := c.lists.snapshots.get(ctx, l)
+	if err != nil {
+		return fmt.Errorf("listing VolumeSnapshots of namespace %s: %w", source.Namespace, err)
+	}
+	groups, err := c.lists.groups.get(ctx, l)
+	if err != nil {
+		return fmt.Errorf("listing VolumeGroupSnapshots of namespace %s: %w", source.Namespace, err)
+	}
+	contents, err := c.lists.contents.get(ctx, listing{live: live})
+	if err != nil {
+		return fmt.Errorf("listing VolumeSnapshotContents: %w", err)
+	}
+	all := slices.Concat(own[source.Name], contents[pv.Spec.CSI.VolumeHandle])
+	for _, g := range groups {
+		if claim != nil && g.selector.Matches(labels.Set(claim.Labels)) {
+			all = append(all, g.snapshot)
+		}
+	}
+	// A snapshot and its content are one; it is ready when both say so.
+	slices.SortFunc(all, func(a, b protocol.Snapshot) int {
+		return strings.Compare(a.Kind+"/"+a.Namespace+"/"+a.Name, b.Kind+"/"+b.Namespace+"/"+b.Name)
+	})
+	for _, s := range all {
+		if n := len(f.Snapshots); n > 0 && f.Snapshots[n-1].Kind == s.Kind && f.Snapshots[n-1].Namespace == s.Namespace && f.Snapshots[n-1].Name == s.Name {
+			f.Snapshots[n-1].Ready = f.Snapshots[n-1].Ready && s.Ready
+			continue
+		}
+		f.Snapshots = append(f.Snapshots, s)
+	}
+	return nil
+}
+
+// orNil turns a NotFound error into nil.
+func orNil[T any](object *T, err error) (*T, error) {
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	return object, nil
+}

@@ -1,0 +1,217 @@
+// Copyright The csi-transfer Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package protocol
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/csi-transfer/csi-transfer/pkg/apis/transfer/v1alpha1"
+	"github.com/csi-transfer/csi-transfer/pkg/match"
+)
+
+// Decide returns the next single action of one transfer.
+func Decide(o Observation) Action {
+	if o.Volume != nil && o.Volume.PV != nil {
+		if j, err := ParseJournal(o.Volume.PV, o.Driver.Name); err == nil && j != nil && j.Request.NamespacedName() == o.Name {
+			return flight{Observation: &o, pv: o.Volume.PV, j: j}.decide()
+		}
+	}
+	return o.decide()
+}
+
+// decide is for a request whose volume is not in flight: not yet, or not any more.
+func (o *Observation) decide() Action {
+	r := o.Request
+	switch {
+	case r == nil || r.DeletionTimestamp != nil:
+		return wait("the request is gone")
+	case r.Spec.Source.Kind != "PersistentVolumeClaim" || r.Spec.Source.APIGroup != "":
+		return wait("another controller moves " + r.Spec.Source.Kind)
+	case match.Completed(r):
+		if a := o.spend(); a != nil {
+			return *a
+		}
+		return wait("completed")
+	case o.abandoned():
+		return wait("ended without completing")
+	}
+	if a := o.arrived(); a != nil {
+		return *a
+	}
+	return o.match()
+}
+
+// abandoned reports whether the transfer ended because a user deleted a claim:
+// then the condition tells where the volume is, and nothing else would.
+func (o *Observation) abandoned() bool {
+	c := meta.FindStatusCondition(o.Request.Status.Conditions, v1alpha1.ConditionTransferred)
+	return c != nil && c.Reason == string(ReasonReceivingClaimDeleted)
+}
+
+// arrived recognises, from the objects alone, a volume that is bound to the
+// receiving claim and restored.
+func (o *Observation) arrived() *Action {
+	name := o.Request.Status.VolumeName
+	i := slices.IndexFunc(o.Receivers, func(c *corev1.PersistentVolumeClaim) bool {
+		return name != "" && c.Spec.VolumeName == name && c.Status.Phase == corev1.ClaimBound
+	})
+	if i < 0 {
+		return nil
+	}
+	if o.Volume == nil || o.Volume.Name != name {
+		a := read("the volume seems to have arrived", Read{Volume: name})
+		return &a
+	}
+	pv := o.Volume.PV
+	if pv == nil || pv.Spec.CSI == nil || pv.Spec.CSI.Driver != o.Driver.Name || pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != o.Receivers[i].UID {
+		return nil
+	}
+	return o.complete(pv)
+}
+
+func (o *Observation) match() Action {
+	var source *match.Source
+	if o.Source != nil {
+		source = &match.Source{UID: o.Source.UID, CreationTimestamp: o.Source.CreationTimestamp}
+	}
+	m := match.Find(o.Request, o.Approvals, source, o.Exists)
+	switch {
+	case m.Approval == nil:
+		return o.uncovered(source, m)
+	case source != nil && !m.Verified:
+		return wait("the approval was spent by this request")
+	}
+	return o.preflight(m.Approval)
+}
+
+// uncovered leaves the request with the neutral status, and tells the giver why
+// an approval that was meant for it does not cover the claim of now.
+func (o *Observation) uncovered(source *match.Source, m match.Result) Action {
+	if write := o.neutral(); write != nil {
+		return Action{Why: "no approval covers the request", Status: write}
+	}
+	if source != nil && (m.Reason == match.ReasonSourceNotOlder || m.Reason == match.ReasonUIDMismatch) {
+		refusal := &Refusal{Reason: Reason(m.Reason), Message: m.Misses[0].Message}
+		if write := o.refusedApproval(m.Misses[0].Approval, v1alpha1.PhasePending, refusal); write != nil {
+			write.Refusal = refusal
+			return Action{Why: "the approval does not cover the claim of now", Status: write}
+		}
+	}
+	return wait("no approval covers the request")
+}
+
+// preflight is for an approved request. Until the volume's driver is known any
+// sidecar may report, and all report the same; after that only the driver's own.
+func (o *Observation) preflight(approval *v1alpha1.NamespaceTransferApproval) Action {
+	if o.Source == nil {
+		return o.refuse(approval, nil, refuse(ReasonSourceNotFound, "PersistentVolumeClaim %s/%s does not exist", o.Request.Spec.Source.Namespace, o.Request.Spec.Source.Name))
+	}
+	s := subject{Observation: o}
+	if refusal := sourceState(s); refusal != nil {
+		return o.refuse(approval, nil, refusal)
+	}
+	name := o.Source.Spec.VolumeName
+	if o.Volume == nil || o.Volume.Name != name {
+		return read("whose volume is it", Read{Volume: name})
+	}
+	pv := o.Volume.PV
+	switch {
+	case pv == nil:
+		return o.refuse(approval, nil, refuse(ReasonVolumeMissing, "PersistentVolume %s of %s does not exist", name, claimName(o.Source)).watching(watchVolume(name)))
+	case pv.Spec.CSI == nil:
+		return o.refuse(approval, nil, refuse(ReasonVolumeNotCSI, "PersistentVolume %s is not a CSI volume", name))
+	case pv.Spec.CSI.Driver != o.Driver.Name:
+		return o.leave(approval, pv)
+	case o.Facts == nil:
+		return read("preflight", Read{Facts: true, Volume: name})
+	}
+	s.pv = pv
+	if refusal := merge(preflight(s, sourceChecks, volumeChecks, factChecks, claimChecks)); refusal != nil {
+		return o.refuse(approval, pv, refusal)
+	}
+	if o.Now.Before(o.NotBefore) {
+		return until("rolled back before", o.NotBefore)
+	}
+	return o.start(approval, pv)
+}
+
+// refuse says on both objects why the transfer does not start, one write at a
+// time, and then waits for a change.
+func (o *Observation) refuse(approval *v1alpha1.NamespaceTransferApproval, pv *corev1.PersistentVolume, refusal *Refusal) Action {
+	write := o.requestStatus(func(r *v1alpha1.NamespaceTransferRequest) {
+		r.Status.Phase = v1alpha1.PhasePending
+		o.approved(r, approval, pv)
+		o.refused(r, refusal)
+	})
+	if write == nil {
+		write = o.refusedApproval(approval, v1alpha1.PhasePending, refusal)
+	}
+	if write == nil {
+		return o.waitFor(refusal)
+	}
+	write.Refusal = refusal
+	return Action{Why: "say why: " + string(refusal.Reason), Status: write}
+}
+
+func (o *Observation) waitFor(refusal *Refusal) Action {
+	a := wait(string(refusal.Reason))
+	a.Wait.Watch = refusal.Watch
+	if refusal.Poll {
+		a.Wait.At = o.Now.Add(o.PollInterval)
+	}
+	return a
+}
+
+// leave a volume to the sidecar of its driver. Where none has said anything for
+// a while, say whose is awaited.
+func (o *Observation) leave(approval *v1alpha1.NamespaceTransferApproval, pv *corev1.PersistentVolume) Action {
+	why := "left to the sidecar of driver " + pv.Spec.CSI.Driver
+	if c := meta.FindStatusCondition(o.Request.Status.Conditions, v1alpha1.ConditionApproved); c != nil && c.Status == metav1.ConditionTrue {
+		return wait(why)
+	}
+	if due := later(o.Request.CreationTimestamp, approval.CreationTimestamp).Add(o.ReportDelay); o.Now.Before(due) {
+		return until(why, due)
+	}
+	return o.refuse(approval, nil, refuse(ReasonAwaitingDriverSidecar, "PersistentVolume %s belongs to driver %s", pv.Name, pv.Spec.CSI.Driver))
+}
+
+func later(a, b metav1.Time) time.Time {
+	if a.After(b.Time) {
+		return a.Time
+	}
+	return b.Time
+}
+
+// start reserves the approval, says so, and parks the volume.
+func (o *Observation) start(approval *v1alpha1.NamespaceTransferApproval, pv *corev1.PersistentVolume) Action {
+	transferring := o.condition(v1alpha1.ConditionTransferred, metav1.ConditionFalse, v1alpha1.ReasonTransferring, "PersistentVolume "+pv.Name+" is in flight")
+	// The reservation comes first: of two requests for one approval, the API
+	// server lets only one have it.
+	if write := o.approvalStatus(approval, func(a *v1alpha1.NamespaceTransferApproval) {
+		a.Status.Phase = v1alpha1.PhaseTransferring
+		match.Reserve(a, o.Request, o.Source.UID)
+		match.SetCondition(a, &a.Status.Conditions, transferring)
+	}); write != nil {
+		return Action{Why: "reserve the approval", Status: write}
+	}
+	if write := o.requestStatus(func(r *v1alpha1.NamespaceTransferRequest) {
+		// A park that is refused is tried again and again; it starts once.
+		if c := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionTransferred); c == nil || c.Reason != v1alpha1.ReasonTransferring && c.Reason != string(ReasonWriteRefused) {
+			r.Status.StartTime = ptr.To(metav1.NewTime(o.Now))
+			match.SetCondition(r, &r.Status.Conditions, transferring)
+		}
+		r.Status.Phase = v1alpha1.PhaseTransferring
+		r.Status.VolumeName = pv.Name
+		o.approved(r, approval, pv)
+	}); write != nil {
+		return Action{Why: "say that it starts", Status: write}
+	}
+	return park(o, pv, approval, o.Receivers[0])
+}

@@ -1,0 +1,265 @@
+// Copyright The csi-transfer Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package protocol
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/csi-transfer/csi-transfer/pkg/apis/transfer/v1alpha1"
+)
+
+// flight is a transfer whose volume is in flight.
+type flight struct {
+	*Observation
+	pv *corev1.PersistentVolume
+	j  *Journal
+}
+
+func (f flight) decide() Action {
+	if f.pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
+		return retain(f.pv)
+	}
+	switch f.j.position(f.pv) {
+	case parked:
+		if f.j.Bound {
+			return f.afterBind()
+		}
+		return f.parked()
+	case bound:
+		return f.bound()
+	case returning:
+		return f.returning()
+	case unowned:
+		return repark("claimRef lost its UID", f.pv, *f.j)
+	}
+	ref := f.pv.Spec.ClaimRef
+	return f.report(refuse(ReasonVolumeTaken, "spec.claimRef of PersistentVolume %s was set to %s %s/%s by %s", f.pv.Name, ref.Kind, ref.Namespace, ref.Name, claimRefWriter(f.pv)))
+}
+
+// source is the claim that gives, while it can still take the volume back.
+func (f flight) source() *corev1.PersistentVolumeClaim {
+	if f.Source == nil || f.Source.UID != f.j.Source.UID || f.Source.DeletionTimestamp != nil {
+		return nil
+	}
+	if f.live() && f.Facts.SourceNamespaceGone {
+		return nil
+	}
+	return f.Source
+}
+
+func (f flight) live() bool { return f.Facts != nil && f.Facts.Live }
+
+func (f flight) readLive(why string) Action { return read(why, Read{Facts: true, Live: true}) }
+
+// parked: the volume belongs to the request. It goes to the receiver when
+// everything is in order and nothing can change any more, else back.
+func (f flight) parked() Action {
+	if back := f.cancelled(); back != nil && f.source() != nil {
+		if !f.live() {
+			return f.readLive("about to give the volume back")
+		}
+		return f.giveBack(back)
+	}
+	if f.pv.Status.Phase != corev1.VolumeReleased {
+		return f.untilTimeout("the binder has not released the volume yet")
+	}
+	if source := f.source(); source != nil {
+		if source.Annotations[v1alpha1.AnnotationTransferUID] != string(f.j.Request.UID) {
+			return mark(source, f.j)
+		}
+		if source.Status.Phase != corev1.ClaimLost {
+			return f.untilTimeout("the source claim is not Lost yet")
+		}
+	}
+	if !f.live() {
+		return f.readLive("verify")
+	}
+	s := subject{Observation: f.Observation, pv: f.pv, verify: true}
+	giver := f.source()
+	if giver == nil {
+		// The checks name the claim that gave, whatever has its name now.
+		o := *f.Observation
+		o.Source = &corev1.PersistentVolumeClaim{}
+		o.Source.Namespace, o.Source.Name, o.Source.UID = f.j.Source.Namespace, f.j.Source.Name, f.j.Source.UID
+		s.Observation = &o
+	}
+	refusal := merge(f.verify(s, giver != nil))
+	switch {
+	case refusal == nil && f.Driver.SetOwner && f.Facts.Owner != RefOf(f.Receivers[0]):
+		return f.setOwner(f.j.Source, RefOf(f.Receivers[0]))
+	case refusal == nil:
+		return bind("verified", f.pv, *f.j, f.Receivers[0])
+	case giver != nil:
+		return f.giveBack(refusal)
+	}
+	refusal.Message = "the source claim is gone and the volume is kept: " + refusal.Message
+	return f.report(refusal)
+}
+
+// verify repeats the checks on what was read live. Where the giver is gone, what
+// the claim's own state could tell no longer matters.
+func (f flight) verify(s subject, giver bool) []*Refusal {
+	groups := [][]check{factChecks, claimChecks}
+	if giver {
+		groups = slices.Insert(groups, 0, sourceChecks, volumeChecks)
+	}
+	return preflight(s, groups...)
+}
+
+// cancelled says why the transfer is not to go on, if it is not.
+func (f flight) cancelled() *Refusal {
+	switch {
+	case f.Request == nil || f.Request.UID != f.j.Request.UID || f.Request.DeletionTimestamp != nil:
+		return refuse(ReasonRequestDeleted, "%s %s was deleted", v1alpha1.RequestKind, f.j.Request)
+	case !slices.ContainsFunc(f.Approvals, func(a *v1alpha1.NamespaceTransferApproval) bool {
+		return a.UID == f.j.Approval.UID && a.DeletionTimestamp == nil
+	}):
+		return refuse(ReasonApprovalWithdrawn, "%s %s was deleted", v1alpha1.ApprovalKind, f.j.Approval)
+	case !f.Now.Before(f.deadline()):
+		return refuse(ReasonTimedOut, "PersistentVolume %s has been parked for %s (phase %s, source claim %s)", f.pv.Name, f.VerifyTimeout, f.pv.Status.Phase, sourcePhase(f.Source))
+	}
+	return nil
+}
+
+func sourcePhase(c *corev1.PersistentVolumeClaim) string {
+	if c == nil {
+		return "gone"
+	}
+	return string(c.Status.Phase)
+}
+
+func (f flight) deadline() time.Time { return f.j.Parked.Add(f.VerifyTimeout) }
+
+func (f flight) untilTimeout(why string) Action {
+	if f.source() == nil {
+		return wait(why)
+	}
+	return until(why, f.deadline())
+}
+
+func (f flight) giveBack(r *Refusal) Action {
+	if f.Driver.SetOwner && f.Facts.Owner != f.j.Source {
+		return f.setOwner(f.j.Claim, f.j.Source)
+	}
+	return giveBack(f.pv, *f.j, r)
+}
+
+func (f flight) setOwner(from, to Ref) Action {
+	if f.Facts.DriverError != "" {
+		return f.report(refuse(ReasonDriverUnavailable, "driver %s could not be told the owner of PersistentVolume %s: %s", f.Driver.Name, f.pv.Name, f.Facts.DriverError).polled())
+	}
+	return Action{Why: "the driver keeps owners", SetOwner: &SetOwner{Volume: f.pv, From: from, To: to, Transfer: f.j.Request}}
+}
+
+// receiver is the claim to which the volume was bound, while it exists.
+func (f flight) receiver() *corev1.PersistentVolumeClaim {
+	if f.Claim == nil || f.Claim.UID != f.j.Claim.UID {
+		return nil
+	}
+	return f.Claim
+}
+
+// bound: there is no way back.
+func (f flight) bound() Action {
+	claim := f.receiver()
+	switch {
+	case claim == nil:
+		return f.abandonReceiver()
+	case claim.Spec.VolumeName != "" && claim.Spec.VolumeName != f.pv.Name:
+		return f.boundElsewhere()
+	case claim.Spec.VolumeName == "" || claim.Status.Phase != corev1.ClaimBound || f.pv.Status.Phase != corev1.VolumeBound:
+		return wait("the binder has not bound the receiving claim yet")
+	case f.pv.DeletionTimestamp != nil:
+		// Without our finalizer the object would be gone at once, under a claim
+		// that uses it. It stays, with policy Retain, until the claim is deleted.
+		if a := f.complete(f.pv); a != nil {
+			return *a
+		}
+		return wait("the volume was deleted in flight and is kept until its claim is deleted")
+	}
+	return restore("bound to the receiving claim", f.pv, f.j)
+}
+
+// afterBind: the volume was bound to the receiving claim and somebody took it
+// from there. The receiver may have written to it, so it does not go back.
+func (f flight) afterBind() Action {
+	claim := f.receiver()
+	switch {
+	case claim == nil:
+		return f.abandonReceiver()
+	case claim.Spec.VolumeName != "" && claim.Spec.VolumeName != f.pv.Name:
+		return f.boundElsewhere()
+	}
+	return bind("bound before", f.pv, *f.j, claim)
+}
+
+// boundElsewhere: the receiving claim has another volume, for good, so that it
+// never had this one and the transfer may still go back.
+func (f flight) boundElsewhere() Action {
+	j := *f.j
+	j.Bound = false
+	return repark("the receiving claim was bound to another volume", f.pv, j)
+}
+
+func (f flight) abandonReceiver() Action {
+	if !f.live() {
+		return f.readLive("the receiving claim seems gone")
+	}
+	refusal := refuse(ReasonReceivingClaimDeleted, "PersistentVolumeClaim %s was deleted; PersistentVolume %s is kept with policy Retain", f.j.Claim, f.pv.Name)
+	if a := f.statuses(refusal); a != nil {
+		return *a
+	}
+	return abandon("the receiving claim was deleted", f.pv, f.j.Claim)
+}
+
+// returning: the volume belongs to the source claim again.
+func (f flight) returning() Action {
+	source := f.Source
+	if source == nil || source.UID != f.j.Source.UID {
+		if !f.live() {
+			return f.readLive("the source claim seems gone")
+		}
+		refusal := refuse(ReasonSourceDeleted, "PersistentVolumeClaim %s was deleted while PersistentVolume %s was handed back to it", f.j.Source, f.pv.Name)
+		if a := f.statuses(refusal); a != nil {
+			return *a
+		}
+		return abandon("the source claim was deleted", f.pv, f.j.Source)
+	}
+	switch {
+	case f.pv.Status.Phase != corev1.VolumeBound:
+		return wait("the binder has not bound the source claim yet")
+	case source.Annotations[v1alpha1.AnnotationTransferUID] == string(f.j.Request.UID):
+		return unmark(source)
+	case source.Status.Phase != corev1.ClaimBound:
+		return wait("the source claim is not Bound yet")
+	}
+	if a := f.statuses(&Refusal{Reason: f.j.Reason, Message: f.j.Message}); a != nil {
+		return *a
+	}
+	if f.pv.DeletionTimestamp != nil {
+		return wait("the volume was deleted in flight and is kept until its claim is deleted")
+	}
+	return restore("bound to the source claim again", f.pv, f.j)
+}
+
+// report says on the transfer's objects why it does not go on, and waits.
+func (f flight) report(r *Refusal) Action {
+	if a := f.statuses(r); a != nil {
+		return *a
+	}
+	return f.waitFor(r)
+}
+
+// claimRefWriter names who last wrote claimRef, as the API server recorded it.
+func claimRefWriter(pv *corev1.PersistentVolume) string {
+	for _, entry := range slices.Backward(pv.ManagedFields) {
+		if managesSpecField(entry, "claimRef") {
+			return entry.Manager
+		}
+	}
+	return "an unknown writer"
+}
