@@ -210,7 +210,7 @@ func (f flight) abandonReceiver() Action {
 		return f.readLive("the receiving claim seems gone")
 	}
 	refusal := refuse(ReasonReceivingClaimDeleted, "PersistentVolumeClaim %s was deleted; PersistentVolume %s is kept with policy Retain", f.j.Claim, f.pv.Name)
-	if a := f.statuses(refusal); a != nil {
+	if a := f.statuses(v1alpha1.PhasePending, refusal); a != nil {
 		return *a
 	}
 	return abandon("the receiving claim was deleted", f.pv, f.j.Claim)
@@ -224,7 +224,7 @@ func (f flight) returning() Action {
 			return f.readLive("the source claim seems gone")
 		}
 		refusal := refuse(ReasonSourceDeleted, "PersistentVolumeClaim %s was deleted while PersistentVolume %s was handed back to it", f.j.Source, f.pv.Name)
-		if a := f.statuses(refusal); a != nil {
+		if a := f.statuses(v1alpha1.PhasePending, refusal); a != nil {
 			return *a
 		}
 		return abandon("the source claim was deleted", f.pv, f.j.Source)
@@ -237,7 +237,7 @@ func (f flight) returning() Action {
 	case source.Status.Phase != corev1.ClaimBound:
 		return wait("the source claim is not Bound yet")
 	}
-	if a := f.statuses(&Refusal{Reason: f.j.Reason, Message: f.j.Message}); a != nil {
+	if a := f.statuses(v1alpha1.PhasePending, &Refusal{Reason: f.j.Reason, Message: f.j.Message}); a != nil {
 		return *a
 	}
 	if f.pv.DeletionTimestamp != nil {
@@ -248,7 +248,7 @@ func (f flight) returning() Action {
 
 // report says on the transfer's objects why it does not go on, and waits.
 func (f flight) report(r *Refusal) Action {
-	if a := f.statuses(r); a != nil {
+	if a := f.statuses(v1alpha1.PhaseTransferring, r); a != nil {
 		return *a
 	}
 	return f.waitFor(r)

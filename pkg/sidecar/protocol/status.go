@@ -101,21 +101,15 @@ func (o *Observation) refusedApproval(approval *v1alpha1.NamespaceTransferApprov
 	})
 }
 
-// statuses brings request and approval to the refusal, one write at a time, and
-// returns nil when both say it.
-func (f flight) statuses(refusal *Refusal) *Action {
-	phase := v1alpha1.PhaseTransferring
-	if f.j.position(f.pv) == returning {
-		phase = v1alpha1.PhasePending
-	}
-	write := &Status{}
+// statuses brings request and approval to a phase and a refusal, one write at a
+// time, and returns nil when both say it.
+func (f flight) statuses(phase v1alpha1.Phase, refusal *Refusal) *Action {
+	var write *Status
 	if f.Request != nil && f.Request.UID == f.j.Request.UID {
 		write = f.requestStatus(func(r *v1alpha1.NamespaceTransferRequest) {
 			r.Status.Phase = phase
 			f.refused(r, refusal)
 		})
-	} else {
-		write = nil
 	}
 	if write == nil {
 		for _, a := range f.Approvals {

@@ -40,8 +40,8 @@ const (
 	// took the volume.
 	AnnotationTransferUID = GroupName + "/transfer-uid"
 
-	// AnnotationSidecarUser on a CSIDriver is the user name the sidecar
-	// authenticates as, read by the admission policy that fences volumes in flight.
+	// AnnotationSidecarUser on a PersistentVolume in flight is the user name the
+	// sidecar authenticates as, read by the admission policy that fences the volume.
 	AnnotationSidecarUser = GroupName + "/sidecar-user"
 )
 

@@ -10,7 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Phase is a summary of the conditions for people. No code branches on it.
+// Phase is a summary of the conditions, for people and for admission policies.
+// The controller itself decides by conditions.
 //
 // +kubebuilder:validation:Enum=Pending;Transferring;Completed
 type Phase string

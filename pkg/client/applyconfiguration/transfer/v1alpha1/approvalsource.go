@@ -17,8 +17,8 @@ import (
 type ApprovalSourceApplyConfiguration struct {
 	SourceReferenceApplyConfiguration `json:""`
 	// uid pins this very object. Without it the approval covers only an object
-	// that is not younger than the approval itself, so that one re-created under
-	// the same name is never given away.
+	// created in an earlier second than the approval itself, so that one re-created
+	// under the same name is never given away.
 	UID *types.UID `json:"uid,omitempty"`
 }
 
