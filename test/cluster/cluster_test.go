@@ -1,0 +1,505 @@
+// Copyright The csi-transfer Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// childVariable makes the test binary a program that starts a cluster, tells
+// about it, and never ends by itself.
+const childVariable = "TEST_CLUSTER_CHILD"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childVariable) != "" {
+		if err := child(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	shared = sync.OnceValues(func() (*Cluster, error) { return Start(ctx, Options{}) })
+	code := m.Run()
+	cancel()
+	if c, _ := shared(); c != nil {
+		c.Stop()
+	}
+	os.Exit(code)
+}
+
+func child() error {
+	c, err := Start(context.Background(), Options{})
+	if err != nil {
+		return err
+	}
+	fmt.Println(c.Dir)
+	for _, p := range c.processes {
+		fmt.Println(p.PID())
+	}
+	fmt.Println("up")
+	select {}
+}
+
+// shared is the cluster of all tests that leave it running.
+var shared func() (*Cluster, error)
+
+func sharedCluster(t *testing.T) *Cluster {
+	t.Helper()
+	c, err := shared()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestBinding: the real binder binds a claim, and the audit log says who did
+// what with which object.
+func TestBinding(t *testing.T) {
+	c, ctx := sharedCluster(t), t.Context()
+	if err := c.CreateNamespace(ctx, "prod"); err != nil {
+		t.Fatal(err)
+	}
+	before, err := c.AuditMark()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Apply(ctx, `
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: disk}
+spec:
+  capacity: {storage: 1Gi}
+  accessModes: [ReadWriteOnce]
+  persistentVolumeReclaimPolicy: Retain
+  storageClassName: static
+  csi: {driver: static.example.com, volumeHandle: disk}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {namespace: prod, name: data}
+spec:
+  accessModes: [ReadWriteOnce]
+  storageClassName: static
+  resources: {requests: {storage: 1Gi}}
+`); err != nil {
+		t.Fatal(err)
+	}
+	claim, err := c.WaitClaimPhase(ctx, "prod", "data", corev1.ClaimBound)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if claim.Spec.VolumeName != "disk" {
+		t.Errorf("the claim is bound to %q, want disk", claim.Spec.VolumeName)
+	}
+
+	for _, tc := range []struct {
+		name   string
+		filter AuditFilter
+		user   string
+		body   string
+	}{
+		{
+			name:   "creation by kubectl",
+			filter: AuditFilter{Verbs: WriteVerbs, Resource: "persistentvolumeclaims", Namespace: "prod", Name: "data", User: "admin"},
+			user:   "admin",
+			body:   `"kind":"PersistentVolumeClaim"`,
+		},
+		{
+			name:   "binding of the volume",
+			filter: AuditFilter{Verbs: []string{"update"}, Resource: "persistentvolumes", Name: "disk"},
+			user:   "system:serviceaccount:kube-system:persistent-volume-binder",
+			body:   `"claimRef"`,
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			events, err := c.Audit(tc.filter)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(events) != 1 {
+				t.Fatalf("%d events, want 1: %+v", len(events), events)
+			}
+			if got := events[0].User.Username; got != tc.user {
+				t.Errorf("user %s, want %s", got, tc.user)
+			}
+			if body := string(events[0].RequestObject.Raw); !strings.Contains(body, tc.body) {
+				t.Errorf("request %s does not contain %s", body, tc.body)
+			}
+			tc.filter.Since = before
+			if since, err := c.Audit(tc.filter); err != nil || len(since) != 1 {
+				t.Errorf("after the mark: %d events, error %v, want 1 event", len(since), err)
+			}
+			if tc.filter.Since, err = c.AuditMark(); err != nil {
+				t.Fatal(err)
+			}
+			if later, err := c.Audit(tc.filter); err != nil || len(later) != 0 {
+				t.Errorf("after a later mark: %d events, error %v, want none", len(later), err)
+			}
+		})
+	}
+}
+
+// TestDriver: the mock driver and the CSI sidecars provision, snapshot, restore,
+// expand and delete, and csi-transfer runs beside them.
+func TestDriver(t *testing.T) {
+	c, ctx := sharedCluster(t), t.Context()
+	d, err := c.StartDriver(ctx, DriverOptions{
+		Name:           "driver.example.com",
+		AttachRequired: true,
+		Snapshotter:    true,
+		Resizer:        true,
+		Attacher:       true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.CreateNamespace(ctx, "dynamic"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Apply(ctx, `
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: dynamic}
+provisioner: driver.example.com
+allowVolumeExpansion: true
+---
+apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshotClass
+metadata: {name: dynamic}
+driver: driver.example.com
+deletionPolicy: Delete
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {namespace: dynamic, name: data}
+spec:
+  accessModes: [ReadWriteOnce]
+  storageClassName: dynamic
+  resources: {requests: {storage: 1Gi}}
+---
+apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshot
+metadata: {namespace: dynamic, name: yesterday}
+spec:
+  volumeSnapshotClassName: dynamic
+  source: {persistentVolumeClaimName: data}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {namespace: dynamic, name: restored}
+spec:
+  accessModes: [ReadWriteOnce]
+  storageClassName: dynamic
+  resources: {requests: {storage: 1Gi}}
+  dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: yesterday}
+`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.WaitClaimPhase(ctx, "dynamic", "restored", corev1.ClaimBound); err != nil {
+		t.Fatal(err)
+	}
+	claim, err := c.WaitClaimPhase(ctx, "dynamic", "data", corev1.ClaimBound)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := c.Kubectl(ctx, "patch", "--namespace=dynamic", "persistentvolumeclaim", "data",
+		`--patch={"spec":{"resources":{"requests":{"storage":"2Gi"}}}}`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Wait(ctx, c, Volumes, "", claim.Spec.VolumeName, func(v *corev1.PersistentVolume) bool {
+		return v.Spec.Capacity.Storage().String() == "2Gi"
+	}); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := c.ApplyKustomize(ctx, "../../deploy/kubernetes"); err != nil {
+		t.Fatal(err)
+	}
+	sidecar, err := c.StartSidecar(ctx, SidecarOptions{Address: d.Address, Kubeconfig: c.Kubeconfig})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Apply(ctx, `
+apiVersion: transfer.storage.x-k8s.io/v1alpha1
+kind: NamespaceTransferRequest
+metadata: {namespace: dynamic, name: take-data}
+spec:
+  source: {namespace: dynamic, kind: PersistentVolumeClaim, name: data}
+---
+apiVersion: transfer.storage.x-k8s.io/v1alpha1
+kind: NamespaceTransferApproval
+metadata: {namespace: dynamic, name: give-data}
+spec:
+  source: {kind: PersistentVolumeClaim, name: data}
+  targetNamespace: dynamic
+`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.WaitCondition(ctx, Requests, "dynamic", "take-data", "Approved", metav1.ConditionTrue, "Approved"); err != nil {
+		t.Fatal(err)
+	}
+	if err := sidecar.Stop(ctx); err != nil {
+		t.Error(err)
+	}
+
+	if _, err := c.Kubectl(ctx, "delete", "--namespace=dynamic", "--wait=false", "persistentvolumeclaim", "data"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WaitGone(ctx, Volumes, "", claim.Spec.VolumeName); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestWaitTellsWhatItSaw: a wait in vain says what the object was like instead.
+func TestWaitTellsWhatItSaw(t *testing.T) {
+	c := sharedCluster(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	_, err := Wait(ctx, c, ServiceAccounts, "default", "default", func(*corev1.ServiceAccount) bool { return false })
+	for _, want := range []string{"serviceaccounts default/default", `"kind":"ServiceAccount"`} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v does not contain %q", err, want)
+		}
+	}
+}
+
+// TestUsers: kubeconfigs authenticate as whom they are for, with no more rights
+// than RBAC gives.
+func TestUsers(t *testing.T) {
+	c, ctx := sharedCluster(t), t.Context()
+	person, err := c.KubeconfigFor("jane", "developers")
+	if err != nil {
+		t.Fatal(err)
+	}
+	account, err := c.ServiceAccountKubeconfig(ctx, "default", "default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct{ kubeconfig, user, group string }{
+		{c.Kubeconfig, "admin", "system:masters"},
+		{person, "jane", "developers"},
+		{account, "system:serviceaccount:default:default", "system:serviceaccounts:default"},
+	} {
+		t.Run(tc.user, func(t *testing.T) {
+			who, err := c.Kubectl(ctx, "auth", "whoami", "--kubeconfig="+tc.kubeconfig, "--output=jsonpath={.status.userInfo.username} {.status.userInfo.groups}")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.HasPrefix(who, tc.user+" ") || !strings.Contains(who, `"`+tc.group+`"`) {
+				t.Errorf("authenticated as %s, want %s in %s", who, tc.user, tc.group)
+			}
+			_, err = c.Kubectl(ctx, "get", "persistentvolumes", "--kubeconfig="+tc.kubeconfig)
+			if allowed, want := err == nil, tc.kubeconfig == c.Kubeconfig; allowed != want {
+				t.Errorf("listing volumes: error %v, want allowed %t", err, want)
+			}
+		})
+	}
+}
+
+// TestProcessControl: components can be taken away and come back with all that
+// they knew.
+func TestProcessControl(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	c, err := Start(ctx, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Stop)
+	if err := c.CreateNamespace(ctx, "kept"); err != nil {
+		t.Fatal(err)
+	}
+	server := c.Process("kube-apiserver")
+
+	server.Kill()
+	if _, err := c.Client.CoreV1().Namespaces().Get(ctx, "kept", metav1.GetOptions{}); err == nil {
+		t.Error("a killed API server answered")
+	}
+	if err := server.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Client.CoreV1().Namespaces().Get(ctx, "kept", metav1.GetOptions{}); err != nil {
+		t.Errorf("after a restart: %v", err)
+	}
+
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	brief, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer cancel()
+	if _, err := c.Client.CoreV1().Namespaces().Get(brief, "kept", metav1.GetOptions{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a paused API server: error %v, want a deadline that passed", err)
+	}
+	if err := server.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Client.CoreV1().Namespaces().Get(ctx, "kept", metav1.GetOptions{}); err != nil {
+		t.Errorf("after a pause: %v", err)
+	}
+
+	sleeper, err := c.Run(ctx, "sleeper", "sleep", "infinity")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Run(ctx, "sleeper", "sleep", "infinity"); err == nil {
+		t.Error("two processes were given one name")
+	}
+	if err := sleeper.Stop(ctx); err == nil {
+		t.Error("a process that a signal ended did so without an error")
+	}
+	if _, err := c.Run(ctx, "sleeper", "sleep", "infinity"); err != nil {
+		t.Errorf("the name of a process that ended: %v", err)
+	}
+}
+
+// TestStartFailure: whoever starts a cluster in vain is shown why.
+func TestStartFailure(t *testing.T) {
+	t.Parallel()
+	_, err := Start(t.Context(), Options{APIServerFlags: []string{"--no-such-flag"}})
+	for _, want := range []string{"kube-apiserver", "unknown flag: --no-such-flag"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v does not contain %q", err, want)
+		}
+	}
+}
+
+// TestEnd: however a cluster ends, none of its processes is left, and its
+// directory goes at the latest when the next one starts.
+func TestEnd(t *testing.T) {
+	t.Run("Stop", func(t *testing.T) {
+		t.Parallel()
+		testEnd(t, func(c *Cluster, _ context.CancelFunc) { c.Stop() })
+	})
+	t.Run("context", func(t *testing.T) {
+		t.Parallel()
+		testEnd(t, func(_ *Cluster, cancel context.CancelFunc) { cancel() })
+	})
+	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGKILL} {
+		t.Run(signal.String(), func(t *testing.T) {
+			t.Parallel()
+			testEndOfParent(t, signal)
+		})
+	}
+}
+
+func testEnd(t *testing.T, end func(*Cluster, context.CancelFunc)) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	c, err := Start(ctx, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Stop()
+	var processes []int
+	for _, p := range c.processes {
+		processes = append(processes, pidfd(t, p.PID()))
+	}
+	end(c, cancel)
+	waitEnded(t, processes)
+	c.Stop() // returns when a stop that goes on is through
+	if _, err := os.Stat(c.Dir); !os.IsNotExist(err) {
+		t.Errorf("%s is left (%v)", c.Dir, err)
+	}
+}
+
+func testEndOfParent(t *testing.T, signal syscall.Signal) {
+	parent := exec.CommandContext(t.Context(), os.Args[0])
+	parent.Env = append(os.Environ(), childVariable+"=1")
+	parent.Stderr = os.Stderr
+	stdout, err := parent.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := parent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var dir string
+	var processes []int
+	lines := bufio.NewScanner(stdout)
+	for lines.Scan() && lines.Text() != "up" {
+		if dir == "" {
+			dir = lines.Text()
+			continue
+		}
+		var pid int
+		if _, err := fmt.Sscan(lines.Text(), &pid); err != nil {
+			t.Fatal(err)
+		}
+		processes = append(processes, pidfd(t, pid))
+	}
+	if len(processes) == 0 {
+		t.Fatal("the parent started nothing")
+	}
+	if err := parent.Process.Signal(signal); err != nil {
+		t.Fatal(err)
+	}
+	waitEnded(t, processes)
+	parent.Wait()
+
+	if _, release, err := claimDir(""); err != nil {
+		t.Error(err)
+	} else {
+		release()
+	}
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("%s is left (%v)", dir, err)
+	}
+}
+
+func pidfd(t *testing.T, pid int) int {
+	t.Helper()
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		t.Fatalf("process %d: %v", pid, err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	return fd
+}
+
+// waitEnded waits until the processes have ended.
+func waitEnded(t *testing.T, pidfds []int) {
+	t.Helper()
+	for _, fd := range pidfds {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 10_000)
+		if err != nil || n != 1 {
+			t.Errorf("a process is left (%v)", err)
+		}
+	}
+}
+
+// TestBuildLock: whoever finds a build in progress waits for its end.
+func TestBuildLock(t *testing.T) {
+	b := builder{artifacts: t.TempDir(), progress: io.Discard}
+	unlock, err := b.lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := b.lock(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("second builder: error %v, want a deadline that passed", err)
+	}
+	unlock()
+	unlock, err = b.lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+}
