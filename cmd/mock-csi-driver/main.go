@@ -1,0 +1,86 @@
+// Copyright The csi-transfer Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Command mock-csi-driver serves package mock.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
+
+	"github.com/csi-transfer/csi-transfer/mock"
+	"github.com/csi-transfer/csi-transfer/pkg/driver"
+)
+
+// version is set when linking.
+var version = "unknown"
+
+// linkageUnset is the value of --snapshot-linkage for a driver that advertises
+// nothing.
+const linkageUnset = "unset"
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "mock-csi-driver:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	// A host without a name is a controller until --node-id says otherwise.
+	hostname, _ := os.Hostname()
+
+	config := mock.Config{Version: version}
+	endpoint := flag.String("endpoint", "unix:///csi/csi.sock", "Socket to serve CSI on.")
+	linkage := flag.String("snapshot-linkage", string(driver.LinkageNone),
+		"How volumes, snapshots and clones are linked, and what is advertised about it: none, snapshots, chain, or unset: independent, and nothing is advertised.")
+	flag.StringVar(&config.StateDir, "state-dir", "/var/lib/mock-csi-driver", "Directory for volumes, snapshots and the publish log.")
+	flag.StringVar(&config.DriverName, "driver-name", mock.DefaultDriverName, "Name of the CSI driver.")
+	flag.StringVar(&config.NodeID, "node-id", hostname, "Node to mount volumes on. Empty: serve no Node service.")
+	flag.BoolVar(&config.TransferService, "transfer-service", false, "Serve the gRPC service for transfers.")
+	flag.BoolVar(&config.AttachRequired, "attach-required", false, "Volumes must be attached to a node before they can be staged there.")
+	flag.BoolVar(&config.Topology, "topology", false, "Each volume is accessible from one node only.")
+	flag.Int64Var(&config.MaxVolumes, "max-volumes", 0, "How many volumes can be attached to the node. 0: any number.")
+	flag.DurationVar(&config.Hydrate, "hydrate", 0, "How long the content of clones and restored volumes is not ready after they were created.")
+	flag.Func("fault", "What goes wrong, as METHOD:CODE|hang|garbage|delay=DURATION[:times=N], such as CreateVolume:UNAVAILABLE:times=2. May be given several times.",
+		func(value string) error {
+			fault, err := mock.ParseFault(value)
+			config.Faults = append(config.Faults, fault)
+			return err
+		})
+	showVersion := flag.Bool("version", false, "Print the version and exit.")
+	logging := textlogger.NewConfig()
+	logging.AddFlags(flag.CommandLine)
+	flag.Parse()
+	if *showVersion {
+		fmt.Println(os.Args[0], version)
+		return nil
+	}
+	if flag.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q", flag.Arg(0))
+	}
+	if *linkage == "" {
+		return errors.New("--snapshot-linkage is empty; for a driver that advertises nothing, it is unset")
+	}
+	if *linkage != linkageUnset {
+		config.Linkage = driver.Linkage(*linkage)
+	}
+
+	logger := textlogger.NewLogger(logging)
+	klog.SetLogger(logger) // for libraries that have no context
+	ctx, stop := signal.NotifyContext(klog.NewContext(context.Background(), logger), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	d, err := mock.New(config)
+	if err != nil {
+		return err
+	}
+	return d.Run(ctx, *endpoint)
+}
