@@ -17,8 +17,11 @@ test: unit integration ## All tests that need no kubelet; minutes once built
 cluster-build: ## Build the control plane and the CSI sidecars that tests, demo and bench run
 	cd test/cluster && go run ./build
 
+# Programs that start clusters are built and run in two steps, because go run
+# does not pass on the signal that tells them to clean up.
+
 demo: cluster-build ## Transfer a claim and give it back, before your eyes; DEMO_KEEP=1 leaves the cluster running
-	cd test && go run ./demo
+	cd test && go build -o ../bin/ ./demo && exec ../bin/demo
 
 bench: cluster-build ## Measure transfers; BENCH_JSON=file also writes the numbers as JSON
-	cd test && go run ./bench
+	cd test && go build -o ../bin/ ./bench && exec ../bin/bench

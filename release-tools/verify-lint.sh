@@ -7,11 +7,6 @@
 
 source "$(dirname "$0")/common.sh"
 
-lint() {
-  local packages
-  packages=$(go list ./... 2>/dev/null)
-  [[ -z $packages ]] || staticcheck ./...
-}
-in_modules lint
+in_modules on_packages staticcheck
 buf lint --config release-tools/buf.yaml
 echo "verify-lint: ok"

@@ -4,11 +4,5 @@
 
 source "$(dirname "$0")/common.sh"
 
-vet() {
-  # A module that only pins tools has no packages.
-  local packages
-  packages=$(go list ./...)
-  [[ -z $packages ]] || go vet ./...
-}
-in_modules vet
+in_modules on_packages go vet
 echo "verify-vet: ok"
