@@ -5,6 +5,7 @@ package cluster
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,6 +33,9 @@ type AuditFilter struct {
 	Namespace string
 	Name      string
 }
+
+// auditStart is how every line of the log starts.
+var auditStart = []byte(`{"kind":"Event","apiVersion":"audit.k8s.io/v1"`)
 
 // AuditMark is a position in the audit log.
 type AuditMark int64
@@ -74,6 +78,8 @@ func (c *Cluster) Audit(filter AuditFilter) ([]auditv1.Event, error) {
 		if err != nil {
 			return nil, fmt.Errorf("audit log: %w", err)
 		}
+		// The line before may lack its end, if the API server was killed.
+		line = line[max(0, bytes.LastIndex(line, auditStart)):]
 		event := auditv1.Event{ObjectRef: &auditv1.ObjectReference{}, ResponseStatus: &metav1.Status{}}
 		if err := json.Unmarshal(line, &event); err != nil {
 			return nil, fmt.Errorf("audit log: %w: %s", err, line)

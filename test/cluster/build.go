@@ -76,12 +76,6 @@ func Build(ctx context.Context, progress io.Writer) error {
 	return nil
 }
 
-// built remembers the programs that this process has found or made fresh.
-var built struct {
-	sync.Mutex
-	paths map[string]string
-}
-
 // Program returns the path of a program that Build builds, which it builds if
 // need be, or else of one on the machine.
 func Program(ctx context.Context, name string, progress io.Writer) (string, error) {
@@ -91,65 +85,94 @@ func Program(ctx context.Context, name string, progress io.Writer) (string, erro
 			target = t
 		}
 	}
-	src, ours := sources[target]
-	if !ours {
+	if _, ours := sources[target]; !ours {
 		return exec.LookPath(name)
 	}
-
-	built.Lock()
-	defer built.Unlock()
-	if path, ok := built.paths[name]; ok {
-		return path, nil
-	}
-	dir, err := moduleDir(ctx)
+	b, err := findBuilder()
 	if err != nil {
 		return "", err
 	}
-	b := builder{module: dir, artifacts: filepath.Join(dir, ".artifacts"), progress: progress}
-	if err := b.build(ctx, target, src); err != nil {
+	if err := b.ensure(ctx, target, progress); err != nil {
 		return "", fmt.Errorf("building %s: %w", target, err)
 	}
-	if built.paths == nil {
-		built.paths = map[string]string{}
-	}
-	for _, n := range append(src.links, target) {
-		built.paths[n] = b.bin(n)
-	}
-	return built.paths[name], nil
+	return b.bin(name), nil
 }
 
+// builder builds into a folder that all processes share.
 type builder struct {
-	module    string
+	// module is the directory of this module's source.
+	module string
+	// artifacts is the folder: programs in bin, and in key what the programs of
+	// this module were made from.
 	artifacts string
-	progress  io.Writer
+	// key changes with everything that goes into a program of this module.
+	key []byte
+
+	mu sync.Mutex
+	// fresh are the programs that this process need not look at again.
+	fresh map[string]bool
 }
+
+// findBuilder returns the builder of this process.
+var findBuilder = sync.OnceValues(func() (*builder, error) {
+	dir, err := goCommand("", "list", "-f", "{{.Dir}}", module)
+	if err != nil {
+		return nil, err
+	}
+	environment, err := goCommand(dir, "env", "GOVERSION", "GOOS", "GOARCH")
+	if err != nil {
+		return nil, err
+	}
+	hash := sha256.New()
+	fmt.Fprintf(hash, "%s%q", environment, kubernetesFlags)
+	for _, file := range []string{"go.mod", "go.sum", "kube/main.go"} {
+		content, err := os.ReadFile(filepath.Join(dir, file))
+		if err != nil {
+			return nil, err
+		}
+		hash.Write(content)
+	}
+	return &builder{
+		module:    dir,
+		artifacts: filepath.Join(dir, ".artifacts"),
+		key:       fmt.Appendf(nil, "%x\n", hash.Sum(nil)),
+		fresh:     map[string]bool{},
+	}, nil
+})
 
 func (b *builder) bin(name string) string { return filepath.Join(b.artifacts, "bin", name) }
 
-func (b *builder) build(ctx context.Context, name string, src source) error {
-	for _, dir := range []string{"bin", "key"} {
-		if err := os.MkdirAll(filepath.Join(b.artifacts, dir), 0o755); err != nil {
-			return err
-		}
+// ensure builds a program unless it is fresh.
+func (b *builder) ensure(ctx context.Context, name string, progress io.Writer) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fresh[name] {
+		return nil
 	}
-	unlock, err := b.lock(ctx)
+	unlock, err := b.lock(ctx, progress)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-
+	src := sources[name]
 	if src.product {
-		return b.compile(ctx, filepath.Dir(filepath.Dir(b.module)), name, src.pkg)
+		err = b.compile(ctx, filepath.Dir(filepath.Dir(b.module)), name, src.pkg, nil, progress)
+	} else {
+		err = b.ensureKubernetes(ctx, name, src, progress)
 	}
-	key, err := b.key(ctx)
-	if err != nil {
-		return err
-	}
+	b.fresh[name] = err == nil
+	return err
+}
+
+// ensureKubernetes builds a program of this module unless its key says that
+// nothing has changed, which is faster than to ask the go command.
+func (b *builder) ensureKubernetes(ctx context.Context, name string, src source, progress io.Writer) error {
 	keyFile := filepath.Join(b.artifacts, "key", name)
-	if last, err := os.ReadFile(keyFile); err == nil && bytes.Equal(last, key) {
+	last, keyErr := os.ReadFile(keyFile)
+	if _, err := os.Stat(b.bin(name)); err == nil && keyErr == nil && bytes.Equal(last, b.key) {
 		return nil
 	}
-	if err := b.compile(ctx, b.module, name, src.pkg, kubernetesFlags...); err != nil {
+	if err := b.compile(ctx, b.module, name, src.pkg, kubernetesFlags, progress); err != nil {
 		return err
 	}
 	for _, link := range src.links {
@@ -157,30 +180,15 @@ func (b *builder) build(ctx context.Context, name string, src source) error {
 			return err
 		}
 	}
-	return os.WriteFile(keyFile, key, 0o644)
-}
-
-// key changes with everything that goes into a program of this module.
-func (b *builder) key(ctx context.Context) ([]byte, error) {
-	hash := sha256.New()
-	goEnv, err := exec.CommandContext(ctx, "go", "env", "GOVERSION", "GOOS", "GOARCH").Output()
-	if err != nil {
-		return nil, fmt.Errorf("go env: %w", err)
+	if err := os.MkdirAll(filepath.Dir(keyFile), 0o755); err != nil {
+		return err
 	}
-	fmt.Fprintf(hash, "%s%q", goEnv, kubernetesFlags)
-	for _, file := range []string{"go.mod", "go.sum", "kube/main.go"} {
-		content, err := os.ReadFile(filepath.Join(b.module, file))
-		if err != nil {
-			return nil, err
-		}
-		hash.Write(content)
-	}
-	return fmt.Appendf(nil, "%x\n", hash.Sum(nil)), nil
+	return os.WriteFile(keyFile, b.key, 0o644)
 }
 
 // compile runs go build, which replaces the program in one step, so that one
 // that is running does not notice.
-func (b *builder) compile(ctx context.Context, dir, name, pkg string, flags ...string) error {
+func (b *builder) compile(ctx context.Context, dir, name, pkg string, flags []string, progress io.Writer) error {
 	args := append([]string{"build", "-v", "-trimpath", "-buildvcs=false", "-o", b.bin(name)}, flags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, pkg)...)
 	cmd.Dir = dir
@@ -194,7 +202,7 @@ func (b *builder) compile(ctx context.Context, dir, name, pkg string, flags ...s
 	})
 
 	began := time.Now()
-	stop := b.report(func() string {
+	stop := report(progress, func() string {
 		return fmt.Sprintf("building %s: %s, %d packages compiled", name, time.Since(began).Round(time.Second), packages.Load())
 	})
 	err := cmd.Run()
@@ -203,14 +211,17 @@ func (b *builder) compile(ctx context.Context, dir, name, pkg string, flags ...s
 		return fmt.Errorf("go build %s: %w\n%s", pkg, err, tail(output.Bytes(), 40))
 	}
 	if took := time.Since(began); took > time.Second {
-		fmt.Fprintf(b.progress, "cluster: built %s in %s\n", name, took.Round(time.Second))
+		fmt.Fprintf(progress, "cluster: built %s in %s\n", name, took.Round(time.Second))
 	}
 	return nil
 }
 
 // lock waits until no other process builds. The lock ends with its process.
-func (b *builder) lock(ctx context.Context) (unlock func(), err error) {
-	stop := b.report(func() string { return "waiting for another build in " + b.artifacts })
+func (b *builder) lock(ctx context.Context, progress io.Writer) (unlock func(), err error) {
+	if err := os.MkdirAll(b.artifacts, 0o755); err != nil {
+		return nil, err
+	}
+	stop := report(progress, func() string { return "waiting for another build in " + b.artifacts })
 	defer stop()
 	type result struct {
 		unlock func()
@@ -230,7 +241,7 @@ func (b *builder) lock(ctx context.Context) (unlock func(), err error) {
 }
 
 // report writes a line of progress at each interval until stop is called.
-func (b *builder) report(line func() string) (stop func()) {
+func report(progress io.Writer, line func() string) (stop func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -239,7 +250,7 @@ func (b *builder) report(line func() string) (stop func()) {
 		for {
 			select {
 			case <-ticker.C:
-				fmt.Fprintln(b.progress, "cluster:", line())
+				fmt.Fprintln(progress, "cluster:", line())
 			case <-done:
 				return
 			}
@@ -248,19 +259,15 @@ func (b *builder) report(line func() string) (stop func()) {
 	return func() { close(done); <-ended }
 }
 
-// moduleDir is the directory of this module's source.
-func moduleDir(ctx context.Context) (string, error) {
-	return goList(ctx, "", "-f", "{{.Dir}}", module)
-}
-
-func goList(ctx context.Context, dir string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, "go", append([]string{"list"}, args...)...)
+// goCommand runs the go command in a directory and returns what it prints.
+func goCommand(dir string, args ...string) (string, error) {
+	cmd := exec.Command("go", args...)
 	cmd.Dir = dir
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, bytes.TrimSpace(stderr.Bytes()))
+		return "", fmt.Errorf("go %s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	return strings.TrimSpace(string(out)), nil
 }

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -67,7 +68,7 @@ type Cluster struct {
 
 	options   Options
 	authority *authority
-	port      *reservedPort
+	address   string // of the API server
 	// release gives up the claim on Dir.
 	release func()
 
@@ -78,6 +79,7 @@ type Cluster struct {
 	mu        sync.Mutex
 	stopped   bool
 	processes []*Process
+	reserved  []int // file descriptors of ReserveAddress
 }
 
 // Start starts a cluster and returns once it can be used. When ctx is done the
@@ -108,10 +110,10 @@ func (c *Cluster) Stop() {
 	// First those started last: each keeps its server until it is gone itself, so
 	// that its log does not end in a flood of errors.
 	for _, p := range slices.Backward(c.processes) {
-		p.Kill()
+		p.retire()
 	}
-	if c.port != nil {
-		c.port.close()
+	for _, fd := range c.reserved {
+		unix.Close(fd)
 	}
 	if c.release != nil {
 		c.release()
@@ -125,7 +127,11 @@ func (c *Cluster) start(ctx context.Context) (err error) {
 	if err := os.Mkdir(c.path("log"), 0o755); err != nil {
 		return err
 	}
-	if c.port, err = reservePort(); err != nil {
+	if c.address, err = c.ReserveAddress(); err != nil {
+		return err
+	}
+	_, port, err := net.SplitHostPort(c.address)
+	if err != nil {
 		return err
 	}
 	if err := c.writeKeys(); err != nil {
@@ -158,8 +164,7 @@ func (c *Cluster) start(ctx context.Context) (err error) {
 		"--etcd-servers=" + c.etcdURL(),
 		"--bind-address=127.0.0.1",
 		"--advertise-address=127.0.0.1",
-		fmt.Sprintf("--secure-port=%d", c.port.number),
-		"--permit-port-sharing", // with the reservation
+		"--secure-port=" + port,
 		"--endpoint-reconciler-type=none",
 		"--service-cluster-ip-range=10.0.0.0/24",
 		"--tls-cert-file=" + c.path("apiserver.crt"),
@@ -252,7 +257,7 @@ func (c *Cluster) add(p *Process) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.stopped {
-		return errors.New("the cluster has stopped")
+		return errStopped
 	}
 	i := slices.IndexFunc(c.processes, func(old *Process) bool { return old.Name == p.Name })
 	if i >= 0 {
@@ -336,7 +341,7 @@ func (c *Cluster) waitDefaultServiceAccount(ctx context.Context, namespace strin
 
 func (c *Cluster) anonymous() *rest.Config {
 	return &rest.Config{
-		Host:            (&url.URL{Scheme: "https", Host: c.port.address()}).String(),
+		Host:            (&url.URL{Scheme: "https", Host: c.address}).String(),
 		TLSClientConfig: rest.TLSClientConfig{CAData: c.authority.pem()},
 		QPS:             -1,
 	}
@@ -388,40 +393,3 @@ func (c *Cluster) writeKeys() (err error) {
 func fileName(name string) string {
 	return strings.NewReplacer("/", "-", ":", "-").Replace(name)
 }
-
-// reservedPort is a TCP port on the loopback address that nobody else is given
-// until close. It is bound, so that the kernel gives it to no one, but not
-// listened on, so that connections go to the server that shares it.
-type reservedPort struct {
-	number int
-	fd     int
-}
-
-func reservePort() (*reservedPort, error) {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("socket: %w", err)
-	}
-	port, err := func() (int, error) {
-		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
-			return 0, err
-		}
-		if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-			return 0, err
-		}
-		address, err := unix.Getsockname(fd)
-		if err != nil {
-			return 0, err
-		}
-		return address.(*unix.SockaddrInet4).Port, nil
-	}()
-	if err != nil {
-		unix.Close(fd)
-		return nil, fmt.Errorf("reserving a port: %w", err)
-	}
-	return &reservedPort{port, fd}, nil
-}
-
-func (p *reservedPort) address() string { return fmt.Sprintf("127.0.0.1:%d", p.number) }
-
-func (p *reservedPort) close() { unix.Close(p.fd) }

@@ -11,8 +11,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -33,14 +33,7 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	shared = sync.OnceValues(func() (*Cluster, error) { return Start(ctx, Options{}) })
-	code := m.Run()
-	cancel()
-	if c, _ := shared(); c != nil {
-		c.Stop()
-	}
-	os.Exit(code)
+	m.Run()
 }
 
 func child() error {
@@ -56,22 +49,30 @@ func child() error {
 	select {}
 }
 
-// shared is the cluster of all tests that leave it running.
-var shared func() (*Cluster, error)
-
-func sharedCluster(t *testing.T) *Cluster {
+func startCluster(t *testing.T) *Cluster {
 	t.Helper()
-	c, err := shared()
+	c, err := Start(t.Context(), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(c.Stop)
 	return c
 }
 
-// TestBinding: the real binder binds a claim, and the audit log says who did
+// TestCluster: what can be done with a cluster that is left running.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	t.Run("binding", func(t *testing.T) { testBinding(t, c) })
+	t.Run("driver", func(t *testing.T) { testDriver(t, c) })
+	t.Run("waits tell what they saw", func(t *testing.T) { testWaitInVain(t, c) })
+	t.Run("users", func(t *testing.T) { testUsers(t, c) })
+}
+
+// testBinding: the real binder binds a claim, and the audit log says who did
 // what with which object.
-func TestBinding(t *testing.T) {
-	c, ctx := sharedCluster(t), t.Context()
+func testBinding(t *testing.T, c *Cluster) {
+	ctx := t.Context()
 	if err := c.CreateNamespace(ctx, "prod"); err != nil {
 		t.Fatal(err)
 	}
@@ -155,10 +156,10 @@ spec:
 	}
 }
 
-// TestDriver: the mock driver and the CSI sidecars provision, snapshot, restore,
+// testDriver: the mock driver and the CSI sidecars provision, snapshot, restore,
 // expand and delete, and csi-transfer runs beside them.
-func TestDriver(t *testing.T) {
-	c, ctx := sharedCluster(t), t.Context()
+func testDriver(t *testing.T, c *Cluster) {
+	ctx := t.Context()
 	d, err := c.StartDriver(ctx, DriverOptions{
 		Name:           "driver.example.com",
 		AttachRequired: true,
@@ -267,9 +268,8 @@ spec:
 	}
 }
 
-// TestWaitTellsWhatItSaw: a wait in vain says what the object was like instead.
-func TestWaitTellsWhatItSaw(t *testing.T) {
-	c := sharedCluster(t)
+// testWaitInVain: a wait in vain says what the object was like instead.
+func testWaitInVain(t *testing.T, c *Cluster) {
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	_, err := Wait(ctx, c, ServiceAccounts, "default", "default", func(*corev1.ServiceAccount) bool { return false })
@@ -280,10 +280,10 @@ func TestWaitTellsWhatItSaw(t *testing.T) {
 	}
 }
 
-// TestUsers: kubeconfigs authenticate as whom they are for, with no more rights
+// testUsers: kubeconfigs authenticate as whom they are for, with no more rights
 // than RBAC gives.
-func TestUsers(t *testing.T) {
-	c, ctx := sharedCluster(t), t.Context()
+func testUsers(t *testing.T, c *Cluster) {
+	ctx := t.Context()
 	person, err := c.KubeconfigFor("jane", "developers")
 	if err != nil {
 		t.Fatal(err)
@@ -317,12 +317,7 @@ func TestUsers(t *testing.T) {
 // they knew.
 func TestProcessControl(t *testing.T) {
 	t.Parallel()
-	ctx := t.Context()
-	c, err := Start(ctx, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Stop)
+	c, ctx := startCluster(t), t.Context()
 	if err := c.CreateNamespace(ctx, "kept"); err != nil {
 		t.Fatal(err)
 	}
@@ -477,27 +472,54 @@ func pidfd(t *testing.T, pid int) int {
 func waitEnded(t *testing.T, pidfds []int) {
 	t.Helper()
 	for _, fd := range pidfds {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 10_000)
+		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(poll, 10_000)
+		for errors.Is(err, unix.EINTR) {
+			n, err = unix.Poll(poll, 10_000)
+		}
 		if err != nil || n != 1 {
 			t.Errorf("a process is left (%v)", err)
 		}
 	}
 }
 
+// TestAuditLineCutShort: what an API server was writing when it was killed does
+// not hide what the next one wrote.
+func TestAuditLineCutShort(t *testing.T) {
+	c := &Cluster{Dir: t.TempDir()}
+	log := `{"kind":"Event","apiVersion":"audit.k8s.io/v1","verb":"get","objectRef":{"name":"whole"}}
+{"kind":"Event","apiVersion":"audit.k8s.io/v1","verb":"get","object{"kind":"Event","apiVersion":"audit.k8s.io/v1","verb":"get","objectRef":{"name":"next"}}
+{"kind":"Event","apiVersion":"audit.k8s.io/v1","verb":"ge`
+	if err := os.WriteFile(c.path("audit.log"), []byte(log), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	events, err := c.Audit(AuditFilter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range events {
+		names = append(names, e.ObjectRef.Name)
+	}
+	if want := []string{"whole", "next"}; !slices.Equal(names, want) {
+		t.Errorf("events for %v, want %v", names, want)
+	}
+}
+
 // TestBuildLock: whoever finds a build in progress waits for its end.
 func TestBuildLock(t *testing.T) {
-	b := builder{artifacts: t.TempDir(), progress: io.Discard}
-	unlock, err := b.lock(t.Context())
+	b := builder{artifacts: t.TempDir()}
+	unlock, err := b.lock(t.Context(), io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := b.lock(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := b.lock(ctx, io.Discard); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("second builder: error %v, want a deadline that passed", err)
 	}
 	unlock()
-	unlock, err = b.lock(t.Context())
+	unlock, err = b.lock(t.Context(), io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -141,11 +141,11 @@ func (c *Cluster) StartSnapshotController(ctx context.Context) error {
 	if c.Process(name) != nil {
 		return nil
 	}
-	dir, err := moduleDir(ctx)
+	b, err := findBuilder()
 	if err != nil {
 		return err
 	}
-	client, err := goList(ctx, dir, "-m", "-f", "{{.Dir}}", "github.com/kubernetes-csi/external-snapshotter/client/v8")
+	client, err := goCommand(b.module, "list", "-m", "-f", "{{.Dir}}", "github.com/kubernetes-csi/external-snapshotter/client/v8")
 	if err != nil {
 		return err
 	}

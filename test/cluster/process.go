@@ -20,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
+var errStopped = errors.New("the cluster has stopped")
+
 // Process is a program that the cluster runs. It is killed when the cluster
 // stops and when the process that started it ends, however that ends.
 type Process struct {
@@ -36,6 +38,7 @@ type Process struct {
 
 	mu      sync.Mutex
 	current *run // the last one; guarded by mu
+	retired bool // not to be started again; guarded by mu
 }
 
 // run is one run of a program.
@@ -70,6 +73,9 @@ func (p *Process) Start(ctx context.Context) error {
 func (p *Process) start() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.retired {
+		return errStopped
+	}
 	if p.current != nil && !p.current.over() {
 		return errors.New("it runs already")
 	}
@@ -102,7 +108,7 @@ func (p *Process) start() error {
 
 // await polls ready: a program that is starting has nothing to subscribe to.
 func (p *Process) await(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithTimeout(ctx, waitLimit)
 	defer cancel()
 	r := p.last()
 	go func() {
@@ -140,6 +146,14 @@ func (p *Process) Kill() {
 	if r, err := p.signal(unix.SIGKILL); err == nil {
 		<-r.exited
 	}
+}
+
+// retire kills the program for good.
+func (p *Process) retire() {
+	p.mu.Lock()
+	p.retired = true
+	p.mu.Unlock()
+	p.Kill()
 }
 
 // Stop asks the program to end (SIGTERM) and waits until it has. The error is

@@ -34,11 +34,11 @@ var (
 )
 
 // waitLimit ends a wait whose context does not end it earlier.
-const waitLimit = time.Minute
+const waitLimit = 2 * time.Minute
 
 // Wait watches one object until it exists and done returns true for it, and
 // returns it as it was then. The namespace of a cluster-scoped object is empty.
-// It gives up when ctx is done, after a minute at the latest; the error then
+// It gives up when ctx is done, after two minutes at the latest; the error then
 // has the object as last seen.
 func Wait[T any](ctx context.Context, c *Cluster, resource schema.GroupVersionResource, namespace, name string, done func(*T) bool) (*T, error) {
 	var found *T
