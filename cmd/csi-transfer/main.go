@@ -20,7 +20,6 @@ import (
 
 	"github.com/kubernetes-csi/csi-lib-utils/config"
 	"github.com/kubernetes-csi/csi-lib-utils/connection"
-	"github.com/kubernetes-csi/csi-lib-utils/leaderelection"
 	"github.com/kubernetes-csi/csi-lib-utils/metrics"
 	"github.com/kubernetes-csi/csi-lib-utils/standardflags"
 	snapshots "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
@@ -129,7 +128,8 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	klog.FromContext(ctx).Info("Version", "version", version)
-	if err := run(ctx, o, gates.Enabled(releaseLeaderElectionOnExit)); err != nil {
+	// Being stopped is no failure, wherever it was.
+	if err := run(ctx, o, gates.Enabled(releaseLeaderElectionOnExit)); err != nil && ctx.Err() == nil {
 		fail(err)
 	}
 }
@@ -168,11 +168,11 @@ func run(ctx context.Context, o *options, releaseOnExit bool) error {
 	}
 	transferMetrics := sidecar.NewMetrics(csiMetrics.GetRegistry())
 
-	var runErr error
-	leaderelection.RunWithLeaderElection(ctx, clientConfig, standard, func(ctx context.Context) {
-		runErr = lead(ctx, clientConfig, d, o, transferMetrics)
-	}, "csi-transfer-"+name, mux, releaseOnExit)
-	return runErr
+	move := func(ctx context.Context) error { return lead(ctx, clientConfig, d, o, transferMetrics) }
+	if !standard.LeaderElection {
+		return move(ctx)
+	}
+	return elect(ctx, clientConfig, "csi-transfer-"+name, mux, releaseOnExit, move)
 }
 
 // lead moves volumes while this process is the leader.
@@ -198,7 +198,8 @@ func lead(ctx context.Context, clientConfig *rest.Config, d *driver.Driver, o *o
 	if err := errors.Join(kubescheme.AddToScheme(scheme), transferscheme.AddToScheme(scheme)); err != nil {
 		return err
 	}
-	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	// Not ended by ctx: what happens while stopping is told, too.
+	broadcaster := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)))
 	defer broadcaster.Shutdown()
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: forEvents.CoreV1().Events("")})
 

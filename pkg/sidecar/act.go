@@ -27,20 +27,27 @@ const (
 	eventRolledBack  = "TransferRolledBack"
 )
 
-// act performs one action.
-func (c *Controller) act(ctx context.Context, o *protocol.Observation, a protocol.Action) error {
+// act performs one action and returns what of the observation still holds after
+// it, so that it need not be read again: each step that depends on it is guarded
+// by the resourceVersion of the volume.
+func (c *Controller) act(ctx context.Context, o *protocol.Observation, a protocol.Action) (*protocol.Observation, error) {
 	switch {
 	case a.Patch != nil:
-		return c.patch(ctx, o, a.Patch)
+		volume, err := c.patch(ctx, o, a.Patch)
+		return &protocol.Observation{Volume: volume}, err
 	case a.Status != nil:
-		return c.writeStatus(ctx, o, a.Status)
+		kept := &protocol.Observation{Volume: o.Volume}
+		if o.Facts != nil && !o.Facts.Live {
+			kept.Facts = o.Facts
+		}
+		return kept, c.writeStatus(ctx, o, a.Status)
 	case a.SetOwner != nil:
 		c.asker.setOwner(ctx, o.Name, a.SetOwner)
 	}
-	return nil
+	return nil, nil
 }
 
-func (c *Controller) patch(ctx context.Context, o *protocol.Observation, p *protocol.Patch) error {
+func (c *Controller) patch(ctx context.Context, o *protocol.Observation, p *protocol.Patch) (*protocol.Volume, error) {
 	options := metav1.PatchOptions{FieldManager: fieldManager}
 	if p.Claim != nil {
 		name := types.NamespacedName{Namespace: p.Claim.Namespace, Name: p.Claim.Name}
@@ -49,21 +56,21 @@ func (c *Controller) patch(ctx context.Context, o *protocol.Observation, p *prot
 			c.refreshClaim(ctx, name)
 		}
 		if err != nil {
-			return fmt.Errorf("%s of PersistentVolumeClaim %s: %w", p.Step, name, err)
+			return nil, fmt.Errorf("%s of PersistentVolumeClaim %s: %w", p.Step, name, err)
 		}
 		c.wroteClaim(written)
-		return nil
+		return nil, nil
 	}
 	written, err := c.kube.CoreV1().PersistentVolumes().Patch(ctx, p.Volume.Name, types.MergePatchType, p.Data, options)
 	if apierrors.IsConflict(err) {
 		c.refreshVolume(ctx, p.Volume.Name)
 	}
 	if err != nil {
-		return fmt.Errorf("%s of PersistentVolume %s: %w", p.Step, p.Volume.Name, err)
+		return nil, fmt.Errorf("%s of PersistentVolume %s: %w", p.Step, p.Volume.Name, err)
 	}
 	c.volumes.recent.Mutation(written)
 	c.record(o, p)
-	return nil
+	return &protocol.Volume{Name: written.Name, PV: written}, nil
 }
 
 // record tells people and metrics about a step that ends an attempt.

@@ -48,13 +48,14 @@ func newAsker(d *driver.Driver, answered func(types.NamespacedName)) *asker {
 }
 
 // volume asks what the driver says of a volume that is to go from one owner to
-// another, and which snapshots it has of it. It returns false until the answer
+// another and, if need be, which snapshots it has of it. It returns false until the answer
 // is there. An answer is given once, and only for the version of the volume that
 // was asked about: what a driver said before the volume was parked does not
 // count after.
-func (a *asker) volume(ctx context.Context, key types.NamespacedName, pv *corev1.PersistentVolume, from, to, transfer protocol.Ref) (*verdict, bool) {
+func (a *asker) volume(ctx context.Context, key types.NamespacedName, pv *corev1.PersistentVolume, from, to, transfer protocol.Ref, snapshots bool) (*verdict, bool) {
 	info := a.driver.Info()
-	if !info.Validate && !info.ListSnapshots {
+	snapshots = snapshots && info.ListSnapshots
+	if !info.Validate && !snapshots {
 		return &verdict{}, true
 	}
 	a.mu.Lock()
@@ -72,7 +73,7 @@ func (a *asker) volume(ctx context.Context, key types.NamespacedName, pv *corev1
 		if info.Validate {
 			v.verdict, v.err = a.driver.Validate(ctx, driverVolume(pv, from, to, transfer))
 		}
-		if v.err == nil && info.ListSnapshots {
+		if v.err == nil && snapshots {
 			v.snapshots, _, v.err = a.driver.Snapshots(ctx, pv.Spec.CSI.VolumeHandle)
 		}
 		a.mu.Lock()

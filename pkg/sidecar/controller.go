@@ -81,7 +81,7 @@ type Controller struct {
 	extra sync.Map // types.NamespacedName: []protocol.WatchRef
 
 	requests, approvals, volumes overlay
-	classes                      cache.SharedIndexInformer
+	classes, csiDriver           cache.SharedIndexInformer
 }
 
 // maxSteps bounds the actions in a row for one transfer, so that a mistake
@@ -110,6 +110,9 @@ func New(c Config) *Controller {
 		o.LabelSelector = labels.Set{v1alpha1.LabelInFlight: settings.Driver.Name}.String()
 	})
 	k.classes = storageinformers.NewStorageClassInformer(c.Kube, 0, nil)
+	k.csiDriver = storageinformers.NewFilteredCSIDriverInformer(c.Kube, 0, nil, func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, settings.Driver.Name).String()
+	})
 	return k
 }
 
@@ -123,7 +126,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	for _, o := range []*overlay{&c.requests, &c.approvals, &c.volumes} {
 		o.recent = recentWrites(ctx, o.informer)
 	}
-	informers := []cache.SharedIndexInformer{c.requests.informer, c.approvals.informer, c.volumes.informer, c.classes}
+	informers := []cache.SharedIndexInformer{c.requests.informer, c.approvals.informer, c.volumes.informer, c.classes, c.csiDriver}
 	if err := c.handle(); err != nil {
 		return err
 	}
@@ -177,6 +180,7 @@ func (c *Controller) next(ctx context.Context) bool {
 func (c *Controller) transferOne(ctx context.Context, key types.NamespacedName) error {
 	logger := klog.FromContext(ctx)
 	conflicts := 0
+	var kept *protocol.Observation
 	for range maxSteps {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -184,6 +188,9 @@ func (c *Controller) transferOne(ctx context.Context, key types.NamespacedName) 
 		o, ready, err := c.observe(ctx, key)
 		if err != nil || !ready {
 			return err
+		}
+		if kept != nil && o.Volume == nil {
+			o.Volume, o.Facts = kept.Volume, kept.Facts
 		}
 		a := protocol.Decide(*o)
 		for a.Read != nil {
@@ -199,7 +206,8 @@ func (c *Controller) transferOne(ctx context.Context, key types.NamespacedName) 
 		}
 		logger.V(3).Info("Acting", "step", a.Step(), "why", a.Why)
 		// A stop does not tear an action apart.
-		if err := c.act(context.WithoutCancel(ctx), o, a); err != nil {
+		if kept, err = c.act(context.WithoutCancel(ctx), o, a); err != nil {
+			kept = nil
 			if apierrors.IsConflict(err) && conflicts < 3 {
 				conflicts++
 				continue

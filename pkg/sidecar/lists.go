@@ -39,8 +39,8 @@ func (l listing) options() metav1.ListOptions {
 type lists struct {
 	// pods maps the claims of a namespace to the scheduled pods that name them.
 	pods *batch[listing, map[string][]string]
-	// claims are the claims of a namespace by name.
-	claims *batch[listing, map[string]*corev1.PersistentVolumeClaim]
+	// namespaces are whether a namespace is terminating or gone, always live.
+	namespaces *batch[string, bool]
 	// attachments maps volumes to their VolumeAttachments.
 	attachments *batch[listing, map[string][]protocol.Attachment]
 	// handles maps the driver's volume handles to the volumes that have them.
@@ -74,16 +74,9 @@ func newLists(kube kubernetes.Interface, snapshot snapshots.Interface, driver st
 			}
 			return byClaim, nil
 		}),
-		claims: newBatch(func(ctx context.Context, l listing) (map[string]*corev1.PersistentVolumeClaim, error) {
-			list, err := kube.CoreV1().PersistentVolumeClaims(l.namespace).List(ctx, l.options())
-			if err != nil {
-				return nil, err
-			}
-			byName := make(map[string]*corev1.PersistentVolumeClaim, len(list.Items))
-			for i := range list.Items {
-				byName[list.Items[i].Name] = &list.Items[i]
-			}
-			return byName, nil
+		namespaces: newBatch(func(ctx context.Context, name string) (bool, error) {
+			ns, err := orNil(kube.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{}))
+			return err == nil && (ns == nil || ns.DeletionTimestamp != nil), err
 		}),
 		attachments: newBatch(func(ctx context.Context, l listing) (map[string][]protocol.Attachment, error) {
 			list, err := kube.StorageV1().VolumeAttachments().List(ctx, l.options())

@@ -16,8 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
 
 	"github.com/csi-transfer/csi-transfer/pkg/apis/transfer/v1alpha1"
+	"github.com/csi-transfer/csi-transfer/pkg/driver"
 	"github.com/csi-transfer/csi-transfer/pkg/match"
 	"github.com/csi-transfer/csi-transfer/pkg/sidecar/protocol"
 )
@@ -118,55 +120,105 @@ func (c *Controller) readMore(ctx context.Context, o *protocol.Observation, r *p
 		if err != nil {
 			return false, fmt.Errorf("reading PersistentVolume %s: %w", r.Volume, err)
 		}
-		o.Volume = &protocol.Volume{Name: r.Volume, PV: pv}
+		o.Volume, o.Facts = &protocol.Volume{Name: r.Volume, PV: pv}, nil
 	}
 	if !r.Facts {
 		return true, nil
 	}
+	parties := c.partiesOf(o)
+	f := &protocol.Facts{Live: r.Live, Class: get[storagev1.StorageClass](overlay{informer: c.classes}, types.NamespacedName{Name: o.Volume.PV.Spec.StorageClassName})}
+	// The driver first: it may take its time, and all else is read when it has
+	// answered.
+	if ready := c.askDriver(ctx, o, f, parties); !ready {
+		return false, nil
+	}
 	if r.Live {
-		if err := c.readLive(ctx, o); err != nil {
+		if err := c.readLive(ctx, o, parties); err != nil {
 			return false, err
 		}
 	}
-	return c.readFacts(ctx, o, r.Live)
+	if err := c.readFacts(ctx, o, f, parties); err != nil {
+		return false, err
+	}
+	o.Facts = f
+	return true, nil
 }
 
-// readLive replaces what came from caches by what the API server has.
-func (c *Controller) readLive(ctx context.Context, o *protocol.Observation) error {
-	j, err := protocol.ParseJournal(o.Volume.PV, c.settings.Driver.Name)
-	if err != nil {
-		return err
+// parties are who takes part in a transfer, from the journal once it is written.
+type parties struct {
+	source, claim, request protocol.Ref
+	// approval is known from the journal only.
+	approval protocol.Ref
+}
+
+func (c *Controller) partiesOf(o *protocol.Observation) parties {
+	var p parties
+	if j, _ := protocol.ParseJournal(o.Volume.PV, c.settings.Driver.Name); j != nil && j.Request.NamespacedName() == o.Name {
+		p = parties{source: j.Source, claim: j.Claim, request: j.Request, approval: j.Approval}
+	} else {
+		p = parties{source: protocol.RefOf(o.Source), request: protocol.RefOf(o.Request)}
 	}
+	if len(o.Receivers) == 1 {
+		p.claim = protocol.RefOf(o.Receivers[0])
+	}
+	return p
+}
+
+// askDriver returns false until the driver has answered.
+func (c *Controller) askDriver(ctx context.Context, o *protocol.Observation, f *protocol.Facts, p parties) bool {
+	if p.claim != (protocol.Ref{}) {
+		l, _ := protocol.LinkageOf(c.settings.Driver, f.Class)
+		v, ready := c.asker.volume(ctx, o.Name, o.Volume.PV, p.source, p.claim, p.request, l == driver.LinkageSnapshots)
+		if !ready {
+			return false
+		}
+		f.Verdict, f.DriverSnapshots = v.verdict, v.snapshots
+		if v.err != nil {
+			f.DriverError = v.err.Error()
+		}
+	}
+	owner, err, ready := c.asker.owner(o.Name)
+	if !ready {
+		return false
+	}
+	f.Owner = owner
+	if err != nil {
+		f.DriverError = err.Error()
+	}
+	return true
+}
+
+// readLive replaces the transfer's own objects, which came from caches, by what
+// the API server has.
+func (c *Controller) readLive(ctx context.Context, o *protocol.Observation, p parties) (err error) {
 	if o.Request, err = orNil(c.transfer.TransferV1alpha1().NamespaceTransferRequests(o.Name.Namespace).Get(ctx, o.Name.Name, metav1.GetOptions{})); err != nil {
 		return fmt.Errorf("reading %s %s: %w", v1alpha1.RequestKind, o.Name, err)
 	}
-	approval, err := orNil(c.transfer.TransferV1alpha1().NamespaceTransferApprovals(j.Approval.Namespace).Get(ctx, j.Approval.Name, metav1.GetOptions{}))
+	approval, err := orNil(c.transfer.TransferV1alpha1().NamespaceTransferApprovals(p.approval.Namespace).Get(ctx, p.approval.Name, metav1.GetOptions{}))
 	if err != nil {
-		return fmt.Errorf("reading %s %s: %w", v1alpha1.ApprovalKind, j.Approval, err)
+		return fmt.Errorf("reading %s %s: %w", v1alpha1.ApprovalKind, p.approval, err)
 	}
 	o.Approvals = nil
 	if approval != nil {
 		o.Approvals = append(o.Approvals, approval)
 	}
-	claims, err := c.lists.claims.get(ctx, listing{namespace: j.Source.Namespace, live: true})
-	if err != nil {
-		return fmt.Errorf("listing PersistentVolumeClaims of namespace %s: %w", j.Source.Namespace, err)
+	if o.Source, err = c.liveClaim(ctx, p.source.NamespacedName()); err != nil {
+		return err
 	}
-	o.Source = claims[j.Source.Name]
-	receivers, names := o.Receivers, sets.New(j.Claim.Name)
-	for _, claim := range receivers {
+	names := sets.New(p.claim.Name)
+	for _, claim := range o.Receivers {
 		names.Insert(claim.Name)
 	}
 	o.Receivers, o.Claim = nil, nil
 	for name := range names {
-		claim, err := orNil(c.kube.CoreV1().PersistentVolumeClaims(j.Claim.Namespace).Get(ctx, name, metav1.GetOptions{}))
+		claim, err := c.liveClaim(ctx, types.NamespacedName{Namespace: o.Name.Namespace, Name: name})
 		if err != nil {
-			return fmt.Errorf("reading PersistentVolumeClaim %s/%s: %w", j.Claim.Namespace, name, err)
+			return err
 		}
 		if claim == nil {
 			continue
 		}
-		if name == j.Claim.Name {
+		if name == p.claim.Name {
 			o.Claim = claim
 		}
 		if slices.Contains(dataSource(claim), v1alpha1.RequestKind+"/"+o.Name.Name) {
@@ -176,56 +228,51 @@ func (c *Controller) readLive(ctx context.Context, o *protocol.Observation) erro
 	return nil
 }
 
+func (c *Controller) liveClaim(ctx context.Context, key types.NamespacedName) (*corev1.PersistentVolumeClaim, error) {
+	claim, err := orNil(c.kube.CoreV1().PersistentVolumeClaims(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{}))
+	if err != nil {
+		return nil, fmt.Errorf("reading PersistentVolumeClaim %s: %w", key, err)
+	}
+	return claim, nil
+}
+
 // readFacts reads what lies outside the transfer's own objects.
-func (c *Controller) readFacts(ctx context.Context, o *protocol.Observation, live bool) (bool, error) {
+func (c *Controller) readFacts(ctx context.Context, o *protocol.Observation, f *protocol.Facts, p parties) error {
 	pv := o.Volume.PV
-	source := types.NamespacedName{}
-	var from, to, transfer protocol.Ref
-	if j, _ := protocol.ParseJournal(pv, c.settings.Driver.Name); j != nil {
-		source, from, to, transfer = j.Source.NamespacedName(), j.Source, j.Claim, j.Request
-	} else {
-		source, from, transfer = types.NamespacedName{Namespace: o.Source.Namespace, Name: o.Source.Name}, protocol.RefOf(o.Source), protocol.RefOf(o.Request)
-	}
-	if len(o.Receivers) == 1 {
-		to = protocol.RefOf(o.Receivers[0])
-	}
-	f := &protocol.Facts{Live: live}
+	inNamespace, inCluster := listing{namespace: p.source.Namespace, live: f.Live}, listing{live: f.Live}
 
-	// The driver first: it may take its time, and the rest is read when it has
-	// answered.
-	if to != (protocol.Ref{}) {
-		v, ready := c.asker.volume(ctx, o.Name, pv, from, to, transfer)
-		if !ready {
-			return false, nil
-		}
-		f.Verdict, f.DriverSnapshots = v.verdict, v.snapshots
-		if v.err != nil {
-			f.DriverError = v.err.Error()
-		}
+	// The cache will do for claims even when verifying: it has shown the source
+	// claim Lost, and so everything that was written to claims of the namespace
+	// before. Nothing clones a claim that is Lost.
+	if w := c.watches.scope(claimsIn(p.source.Namespace)); w != nil {
+		f.Clones = clones(byIndex[corev1.PersistentVolumeClaim](overlay{informer: w.informer}, indexByDataSource, "PersistentVolumeClaim/"+p.source.Name))
 	}
-	owner, err, ready := c.asker.owner(o.Name)
-	if !ready {
-		return false, nil
-	}
-	f.Owner = owner
-	if err != nil {
-		f.DriverError = err.Error()
-	}
-
-	f.Class = get[storagev1.StorageClass](overlay{informer: c.classes}, types.NamespacedName{Name: pv.Spec.StorageClassName})
-	if err := c.readUse(ctx, f, source, live); err != nil {
-		return false, err
-	}
-	l := listing{live: live}
-	attachments, err := c.lists.attachments.get(ctx, l)
-	if err != nil {
-		return false, fmt.Errorf("listing VolumeAttachments: %w", err)
-	}
-	f.Attachments = attachments[pv.Name]
-	if !protocol.Dynamic(pv) {
-		handles, err := c.lists.handles.get(ctx, l)
+	if f.Live {
+		pods, err := c.lists.pods.get(ctx, inNamespace)
 		if err != nil {
-			return false, fmt.Errorf("listing PersistentVolumes: %w", err)
+			return fmt.Errorf("listing Pods of namespace %s: %w", p.source.Namespace, err)
+		}
+		f.Pods = slices.Sorted(slices.Values(pods[p.source.Name]))
+		if f.SourceNamespaceGone, err = c.lists.namespaces.get(ctx, p.source.Namespace); err != nil {
+			return fmt.Errorf("reading Namespace %s: %w", p.source.Namespace, err)
+		}
+	} else if w := c.watches.scope(podsIn(p.source.Namespace)); w != nil {
+		for _, pod := range byIndex[corev1.Pod](overlay{informer: w.informer}, indexByClaim, p.source.Name) {
+			f.Pods = append(f.Pods, pod.Name)
+		}
+		slices.Sort(f.Pods)
+	}
+	if c.attaches() {
+		attachments, err := c.lists.attachments.get(ctx, inCluster)
+		if err != nil {
+			return fmt.Errorf("listing VolumeAttachments: %w", err)
+		}
+		f.Attachments = attachments[pv.Name]
+	}
+	if !protocol.Dynamic(pv) {
+		handles, err := c.lists.handles.get(ctx, inCluster)
+		if err != nil {
+			return fmt.Errorf("listing PersistentVolumes: %w", err)
 		}
 		for _, name := range handles[pv.Spec.CSI.VolumeHandle] {
 			if name != pv.Name {
@@ -233,52 +280,14 @@ func (c *Controller) readFacts(ctx context.Context, o *protocol.Observation, liv
 			}
 		}
 	}
-	if err := c.readSnapshots(ctx, f, source, pv, o.Source, live); err != nil {
-		return false, err
-	}
-	if live {
-		ns, err := orNil(c.kube.CoreV1().Namespaces().Get(ctx, source.Namespace, metav1.GetOptions{}))
-		if err != nil {
-			return false, fmt.Errorf("reading Namespace %s: %w", source.Namespace, err)
-		}
-		f.SourceNamespaceGone = ns == nil || ns.DeletionTimestamp != nil
-	}
-	o.Facts = f
-	return true, nil
+	return c.readSnapshots(ctx, f, p.source, pv, o.Source)
 }
 
-// readUse finds out who uses the source claim or clones it.
-func (c *Controller) readUse(ctx context.Context, f *protocol.Facts, source types.NamespacedName, live bool) error {
-	if !live {
-		if w := c.watches.scope(podsIn(source.Namespace)); w != nil {
-			for _, pod := range byIndex[corev1.Pod](overlay{informer: w.informer}, indexByClaim, source.Name) {
-				f.Pods = append(f.Pods, pod.Name)
-			}
-		}
-		if w := c.watches.scope(claimsIn(source.Namespace)); w != nil {
-			f.Clones = clones(byIndex[corev1.PersistentVolumeClaim](overlay{informer: w.informer}, indexByDataSource, "PersistentVolumeClaim/"+source.Name))
-		}
-	} else {
-		l := listing{namespace: source.Namespace, live: true}
-		pods, err := c.lists.pods.get(ctx, l)
-		if err != nil {
-			return fmt.Errorf("listing Pods of namespace %s: %w", source.Namespace, err)
-		}
-		f.Pods = slices.Clone(pods[source.Name])
-		claims, err := c.lists.claims.get(ctx, l)
-		if err != nil {
-			return fmt.Errorf("listing PersistentVolumeClaims of namespace %s: %w", source.Namespace, err)
-		}
-		var found []*corev1.PersistentVolumeClaim
-		for _, claim := range claims {
-			if slices.Contains(dataSource(claim), "PersistentVolumeClaim/"+source.Name) {
-				found = append(found, claim)
-			}
-		}
-		f.Clones = clones(found)
-	}
-	slices.Sort(f.Pods)
-	return nil
+// attaches reports whether volumes of the driver are attached to nodes. One that
+// says it needs no attachment has no VolumeAttachments; the field is immutable.
+func (c *Controller) attaches() bool {
+	d := get[storagev1.CSIDriver](overlay{informer: c.csiDriver}, types.NamespacedName{Name: c.settings.Driver.Name})
+	return d == nil || ptr.Deref(d.Spec.AttachRequired, true)
 }
 
 // clones are the names of those claims that still wait for their volume.
@@ -293,8 +302,8 @@ func clones(claims []*corev1.PersistentVolumeClaim) []string {
 	return names
 }
 
-func (c *Controller) readSnapshots(ctx context.Context, f *protocol.Facts, source types.NamespacedName, pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, live bool) error {
-	l := listing{namespace: source.Namespace, live: live}
+func (c *Controller) readSnapshots(ctx context.Context, f *protocol.Facts, source protocol.Ref, pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) error {
+	l := listing{namespace: source.Namespace, live: f.Live}
 	own, err := c.lists.snapshots.get(ctx, l)
 	if err != nil {
 		return fmt.Errorf("listing VolumeSnapshots of namespace %s: %w", source.Namespace, err)
@@ -303,7 +312,7 @@ func (c *Controller) readSnapshots(ctx context.Context, f *protocol.Facts, sourc
 	if err != nil {
 		return fmt.Errorf("listing VolumeGroupSnapshots of namespace %s: %w", source.Namespace, err)
 	}
-	contents, err := c.lists.contents.get(ctx, listing{live: live})
+	contents, err := c.lists.contents.get(ctx, listing{live: f.Live})
 	if err != nil {
 		return fmt.Errorf("listing VolumeSnapshotContents: %w", err)
 	}

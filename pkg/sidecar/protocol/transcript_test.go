@@ -1,0 +1,434 @@
+// Copyright The csi-transfer Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package protocol_test
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	corev1 "k8s.io/api/core/v1"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/csi-transfer/csi-transfer/pkg/apis/transfer/v1alpha1"
+	"github.com/csi-transfer/csi-transfer/pkg/driver"
+	"github.com/csi-transfer/csi-transfer/pkg/sidecar/protocol"
+)
+
+// TestTranscripts runs testdata/*.txt. Each says what happens when something
+// happens in the middle of a transfer. After a change of the protocol, run with
+// -rewrite and read the difference.
+//
+// The commands:
+//
+//	start [rename] [nobody-asks]   a new world, with request, approval and receiving claim
+//	run [to=STEP]                  the sidecar decides and acts until it waits, or has done STEP
+//	decide                         what the sidecar would do
+//	kubernetes [resync]            binder, provisioner and protection controllers catch up
+//	settle                         run and kubernetes until nothing changes
+//	crash                          the sidecar forgets what is not in an object
+//	lag, catch-up                  the sidecar's caches stop, and go on
+//	tick DURATION                  time passes
+//	create, edit KIND NAME         with YAML; receiving claims, requests and approvals have defaults
+//	delete KIND NAME
+//	pod, attach, twin, snapshot    facts: with - in front of the name they go away
+//	terminate                      the giving namespace begins to terminate
+//	driver                         what the driver can do and says, see setDriver
+//	forbid                         the API server refuses writes of volumes, with this text
+//	show [KIND NAME]
+func TestTranscripts(t *testing.T) {
+	for _, path := range transcripts(t) {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
+			var w *world
+			datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+				if w == nil || d.Cmd == "start" {
+					w = newWorld(t)
+				}
+				w.TB = t
+				return strings.Join(w.command(d), "\n")
+			})
+		})
+	}
+}
+
+func transcripts(t testing.TB) []string {
+	paths, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no transcripts: %v", err)
+	}
+	return paths
+}
+
+// TestEveryReasonIsReached: the transcripts show each reason with its sentence.
+func TestEveryReasonIsReached(t *testing.T) {
+	var all strings.Builder
+	for _, path := range transcripts(t) {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(text)
+	}
+	for _, r := range protocol.Reasons {
+		if !regexp.MustCompile(`Transferred: ` + string(r.Reason) + ` ".`).MatchString(all.String()) {
+			t.Errorf("no transcript shows reason %s", r.Reason)
+		}
+	}
+}
+
+// command runs one command of a transcript.
+func (w *world) command(d *datadriven.TestData) []string {
+	arg := func(n int) string {
+		if n >= len(d.CmdArgs) {
+			d.Fatalf(w, "%s needs more", d.Cmd)
+		}
+		return d.CmdArgs[n].String()
+	}
+	switch d.Cmd {
+	case "start":
+		claim := receiver
+		if d.HasArg("rename") {
+			claim = id{"claim", "prod", "renamed"}
+			request.namespace = "prod"
+			defer func() { request.namespace = "dev" }()
+		}
+		if !d.HasArg("nobody-asks") {
+			w.ask(claim)
+		}
+		return nil
+	case "run":
+		var to string
+		d.MaybeScanArgs(w, "to", &to)
+		return w.run(to)
+	case "decide":
+		var told []string
+		for _, key := range w.requests() {
+			a, reads := w.decide(key)
+			told = append(append(told, reads...), w.title(key)+a.Step()+w.why(a))
+		}
+		return told
+	case "kubernetes":
+		return w.kubernetes(d.HasArg("resync"))
+	case "settle":
+		var told []string
+		for range 20 {
+			steps := w.run("")
+			catchUp := w.kubernetes(false)
+			told = append(append(told, steps...), catchUp...)
+			if len(catchUp) == 0 {
+				return told
+			}
+		}
+		w.Fatalf("does not settle: %v", told)
+	case "crash":
+		w.memory = memory{}
+	case "lag":
+		w.seen = w.copy(w.objects)
+	case "catch-up":
+		w.seen = nil
+	case "tick":
+		passed, err := time.ParseDuration(arg(0))
+		if err != nil {
+			w.Fatal(err)
+		}
+		w.now = w.now.Add(passed)
+	case "create":
+		i := parseID(arg(0), arg(1))
+		switch i.kind {
+		case "claim":
+			w.receive(i, d.Input)
+		case "request":
+			w.request(i, d.Input)
+		case "approval":
+			w.approve(i, d.Input)
+		default:
+			w.create(i, d.Input)
+		}
+	case "edit":
+		w.edit(parseID(arg(0), arg(1)), d.Input)
+	case "delete":
+		w.delete(parseID(arg(0), arg(1)))
+	case "pod":
+		name, gone := strings.CutPrefix(arg(0), "-")
+		delete(w.pods, name)
+		if !gone {
+			w.pods[name] = source
+			if len(d.CmdArgs) > 1 {
+				w.pods[name] = parseID("claim", arg(1))
+			}
+		}
+	case "attach":
+		node, gone := strings.CutPrefix(arg(0), "-")
+		w.attachments = slices.DeleteFunc(w.attachments, func(a protocol.Attachment) bool { return a.Node == node })
+		if !gone {
+			w.attachments = append(w.attachments, protocol.Attachment{Name: "csi-" + node, Node: node})
+		}
+	case "twin":
+		w.twins = []string{arg(0)}
+	case "snapshot":
+		namespace, name, _ := strings.Cut(arg(0), "/")
+		s := protocol.Snapshot{Kind: "VolumeSnapshot", Namespace: namespace, Name: name, Ready: d.HasArg("ready")}
+		d.MaybeScanArgs(w, "kind", &s.Kind)
+		w.snapshots = append(w.snapshots, s)
+	case "terminate":
+		w.terminating = true
+	case "driver":
+		w.setDriver(d)
+	case "forbid":
+		w.forbidden = d.Input
+	case "show":
+		if len(d.CmdArgs) > 0 {
+			i := parseID(arg(0), arg(1))
+			if w.objects[i] == nil {
+				return []string{i.String() + " is gone"}
+			}
+			return []string{i.String() + changes(nil, w.objects[i])}
+		}
+		var told []string
+		for _, kind := range []string{"volume", "claim", "request", "approval"} {
+			for _, i := range w.all(kind) {
+				told = append(told, kind+" "+i.String()+changes(nil, w.objects[i]))
+			}
+		}
+		return told
+	default:
+		d.Fatalf(w, "unknown command %s", d.Cmd)
+	}
+	return nil
+}
+
+// setDriver changes what the driver can do and says:
+//
+//	driver [silent] [linkage=none|snapshots|chain] [validate] [set-owner] [list-snapshots]
+//	       [confirms] [blocks=(type,id,message)] [snapshots=(a,b)] [error=text] [owner-error=text]
+func (w *world) setDriver(d *datadriven.TestData) {
+	info := driver.Info{Name: driverName, Advertised: !d.HasArg("silent"), Linkage: driver.LinkageNone, Validate: d.HasArg("validate"), SetOwner: d.HasArg("set-owner"), ListSnapshots: d.HasArg("list-snapshots")}
+	w.verdict, w.driverSnapshots, w.driverError, w.ownerError = driver.Verdict{Confirmed: d.HasArg("confirms")}, nil, "", ""
+	for _, a := range d.CmdArgs {
+		switch a.Key {
+		case "linkage":
+			info.Linkage = driver.Linkage(a.Vals[0])
+		case "blocks":
+			w.verdict.Blockers = []driver.Blocker{{Type: driver.BlockerType(a.Vals[0]), ID: a.Vals[1], Message: a.Vals[2]}}
+		case "snapshots":
+			w.driverSnapshots = a.Vals
+		case "error":
+			w.driverError = a.Vals[0]
+		case "owner-error":
+			w.ownerError = a.Vals[0]
+		}
+	}
+	w.settings.Driver = info
+}
+
+// run takes every transfer as far as it goes, or until a step is done.
+func (w *world) run(to string) []string {
+	var told []string
+	for _, key := range w.requests() {
+		for steps := 0; ; steps++ {
+			if steps > 20 {
+				w.Fatalf("%s never waits: %v", key, told)
+			}
+			a, reads := w.decide(key)
+			told = append(told, reads...)
+			if a.Wait != nil {
+				told = append(told, w.title(key)+"Wait"+w.why(a))
+				break
+			}
+			did, err := w.act(a)
+			line := w.title(key) + a.Step() + " " + did + w.why(a)
+			if a.Patch != nil && a.Patch.Refusal != nil {
+				line += fmt.Sprintf("\n    back: %s %q", a.Patch.Refusal.Reason, a.Patch.Refusal.Message)
+			}
+			if err != nil {
+				told = append(told, line, "    "+err.Error())
+				if err == errConflict {
+					w.saw(written(a))
+					continue
+				}
+				break
+			}
+			told = append(told, line)
+			if a.Step() == to {
+				return told
+			}
+		}
+	}
+	return told
+}
+
+// written is the object that an action writes.
+func written(a protocol.Action) id {
+	switch {
+	case a.Patch != nil && a.Patch.Volume != nil:
+		return id{"volume", "", a.Patch.Volume.Name}
+	case a.Patch != nil:
+		return id{"claim", a.Patch.Claim.Namespace, a.Patch.Claim.Name}
+	case a.Status.Request != nil:
+		return id{"request", a.Status.Request.Namespace, a.Status.Request.Name}
+	}
+	return id{"approval", a.Status.Approval.Namespace, a.Status.Approval.Name}
+}
+
+// title names the transfer where there are several.
+func (w *world) title(key types.NamespacedName) string {
+	if len(w.requests()) > 1 {
+		return key.String() + ": "
+	}
+	return ""
+}
+
+func (w *world) why(a protocol.Action) string {
+	why := " (" + a.Why
+	if a.Wait != nil {
+		if !a.Wait.At.IsZero() {
+			why += fmt.Sprintf("; at most %s", a.Wait.At.Sub(w.now))
+		}
+		for _, ref := range a.Wait.Watch {
+			why += "; watches " + ref.Resource.Resource
+			if ref.Name != "" {
+				why += " " + id{"", ref.Namespace, ref.Name}.String()
+			}
+		}
+	}
+	return why + ")"
+}
+
+func yamlToJSON(t testing.TB, s string) []byte {
+	t.Helper()
+	if strings.TrimSpace(s) == "" {
+		return []byte("{}")
+	}
+	b, err := yaml.ToJSON([]byte(s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func refName(r protocol.Ref) string {
+	if r == (protocol.Ref{}) {
+		return "nobody"
+	}
+	return fmt.Sprintf("%s(%s)", r, r.UID)
+}
+
+// changes tells in short what a write did to an object; all of it, if there
+// was none before.
+func changes(before, after object) string {
+	was, is := map[string]string{}, facets(after)
+	if before != nil {
+		was = facets(before)
+	}
+	var told []string
+	for _, key := range slices.Sorted(maps.Keys(is)) {
+		if was[key] != is[key] {
+			told = append(told, strings.TrimSpace(key+" "+is[key]))
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(was)) {
+		if _, ok := is[key]; !ok {
+			told = append(told, "no "+key)
+		}
+	}
+	var line string
+	for i, s := range told {
+		switch {
+		case strings.Contains(s, `"`): // a message has a line of its own
+			line += "\n    " + s
+		case i == 0:
+			line += ": " + s
+		default:
+			line += ", " + s
+		}
+	}
+	return line
+}
+
+// facets are what of an object matters for a transfer.
+func facets(o object) map[string]string {
+	f := map[string]string{}
+	for _, name := range o.GetFinalizers() {
+		f["finalizer "+short(name)] = ""
+	}
+	for key := range o.GetLabels() {
+		f["label "+short(key)] = ""
+	}
+	for key := range o.GetAnnotations() {
+		f["annotation "+short(key)] = ""
+	}
+	if o.GetDeletionTimestamp() != nil {
+		f["deleting"] = ""
+	}
+	conditions := func(phase v1alpha1.Phase, all []metav1.Condition) {
+		f["phase"] = string(phase)
+		for _, c := range all {
+			f[c.Type+":"] = fmt.Sprintf("%s %q", c.Reason, c.Message)
+		}
+	}
+	switch o := o.(type) {
+	case *corev1.PersistentVolume:
+		f["policy"] = string(o.Spec.PersistentVolumeReclaimPolicy)
+		f["phase"] = string(o.Status.Phase)
+		if ref := o.Spec.ClaimRef; ref != nil {
+			f["claimRef"] = refName(protocol.Ref{Namespace: ref.Namespace, Name: ref.Name, UID: ref.UID})
+		}
+		if j, _ := protocol.ParseJournal(o, driverName); j != nil {
+			delete(f, "annotation "+short(v1alpha1.AnnotationJournal))
+			f["journal"] = "for " + refName(j.Claim)
+			if j.Bound {
+				f["journal"] += " bound"
+			}
+			if j.Reason != "" {
+				f["journal"] += " back for " + string(j.Reason)
+			}
+		}
+	case *corev1.PersistentVolumeClaim:
+		f["phase"] = string(o.Status.Phase)
+		if o.Spec.VolumeName != "" {
+			f["volumeName"] = o.Spec.VolumeName
+		}
+		if to := o.Annotations[v1alpha1.AnnotationTransferredTo]; to != "" {
+			f["annotation "+short(v1alpha1.AnnotationTransferredTo)] = to
+		}
+	case *v1alpha1.NamespaceTransferRequest:
+		conditions(o.Status.Phase, o.Status.Conditions)
+		if o.Status.VolumeName != "" {
+			f["volumeName"] = o.Status.VolumeName
+		}
+		if o.Status.StartTime != nil {
+			f["started"] = o.Status.StartTime.UTC().Format(time.TimeOnly)
+		}
+		if o.Status.CompletionTime != nil {
+			f["completed"] = o.Status.CompletionTime.UTC().Format(time.TimeOnly)
+		}
+		if r := o.Status.Required; r != nil {
+			f["required"] = fmt.Sprint(r.Capacity.String(), " ", r.StorageClassName, " ", r.VolumeMode, " ", r.AccessModes)
+		}
+	case *v1alpha1.NamespaceTransferApproval:
+		conditions(o.Status.Phase, o.Status.Conditions)
+		if r := o.Status.Request; r != nil {
+			f["reserved"] = fmt.Sprintf("for %s of %s", refName(protocol.Ref{Namespace: r.Namespace, Name: r.Name, UID: r.UID}), o.Status.ClaimUID)
+		}
+	}
+	return f
+}
+
+// short leaves the domain of a key away where everybody knows it.
+func short(key string) string {
+	key = strings.TrimPrefix(key, v1alpha1.GroupName+"/")
+	return strings.TrimPrefix(key, "pv.kubernetes.io/")
+}
+
+
