@@ -20,7 +20,7 @@ cluster-build: ## Build the control plane and the CSI sidecars that tests, demo 
 # Programs that start clusters are built and run in two steps, because go run
 # does not pass on the signal that tells them to clean up.
 
-demo: cluster-build ## Transfer a claim and give it back, before your eyes; DEMO_KEEP=1 leaves the cluster running
+demo: ## Transfer a claim and give it back, before your eyes; DEMO_KEEP=1 leaves the cluster running
 	cd test && go build -o ../bin/ ./demo && exec ../bin/demo
 
 bench: cluster-build ## Measure transfers; BENCH_JSON=file also writes the numbers as JSON
