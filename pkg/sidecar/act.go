@@ -42,7 +42,7 @@ func (c *Controller) act(ctx context.Context, o *protocol.Observation, a protoco
 		}
 		return kept, c.writeStatus(ctx, o, a.Status)
 	case a.SetOwner != nil:
-		c.asker.setOwner(ctx, o.Name, a.SetOwner)
+		c.asker.setOwner(c.base, o.Name, a.SetOwner)
 	}
 	return nil, nil
 }

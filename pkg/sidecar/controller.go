@@ -72,6 +72,10 @@ type Controller struct {
 	workers  int
 	now      func() time.Time
 
+	// base is Run's context: watches and questions to the driver outlive the look
+	// at a transfer that began them.
+	base context.Context
+
 	queue   workqueue.TypedRateLimitingInterface[types.NamespacedName]
 	lists   *lists
 	asker   *asker
@@ -87,6 +91,12 @@ type Controller struct {
 // maxSteps bounds the actions in a row for one transfer, so that a mistake
 // cannot spin. A whole transfer takes eight.
 const maxSteps = 32
+
+// An API server that does not answer holds a worker up for no longer than this.
+const (
+	readTimeout  = time.Minute
+	writeTimeout = 20 * time.Second
+)
 
 // New makes a Controller. Run runs it.
 func New(c Config) *Controller {
@@ -123,6 +133,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	logger.Info("Starting", "driver", c.settings.Driver.Name, "linkage", c.settings.Driver.Linkage, "capable", c.settings.Driver.Advertised)
 	defer logger.Info("Stopped")
 
+	c.base = ctx
 	for _, o := range []*overlay{&c.requests, &c.approvals, &c.volumes} {
 		o.recent = recentWrites(ctx, o.informer)
 	}
@@ -130,13 +141,13 @@ func (c *Controller) Run(ctx context.Context) error {
 	if err := c.handle(); err != nil {
 		return err
 	}
-	var synced []cache.InformerSynced
+	var synced []cache.DoneChecker
 	for _, i := range informers {
 		go i.RunWithContext(ctx)
-		synced = append(synced, i.HasSynced)
+		synced = append(synced, i.HasSyncedChecker())
 	}
-	if !cache.WaitForNamedCacheSyncWithContext(ctx, synced...) {
-		return ctx.Err()
+	if !cache.WaitFor(ctx, "transfers", synced...) {
+		return nil // stopped
 	}
 
 	var workers sync.WaitGroup
@@ -178,6 +189,8 @@ func (c *Controller) next(ctx context.Context) bool {
 
 // transferOne takes one transfer as far as it goes for now.
 func (c *Controller) transferOne(ctx context.Context, key types.NamespacedName) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	logger := klog.FromContext(ctx)
 	conflicts := 0
 	var kept *protocol.Observation
@@ -185,9 +198,9 @@ func (c *Controller) transferOne(ctx context.Context, key types.NamespacedName) 
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		o, ready, err := c.observe(ctx, key)
-		if err != nil || !ready {
-			return err
+		o, ready := c.observe(key)
+		if !ready {
+			return nil // until the watches are synced
 		}
 		if kept != nil && o.Volume == nil {
 			o.Volume, o.Facts = kept.Volume, kept.Facts
@@ -201,12 +214,12 @@ func (c *Controller) transferOne(ctx context.Context, key types.NamespacedName) 
 		}
 		if a.Wait != nil {
 			logger.V(4).Info("Waiting", "why", a.Why, "until", a.Wait.At)
-			c.settle(ctx, o, a)
+			c.settle(o, a)
 			return nil
 		}
 		logger.V(3).Info("Acting", "step", a.Step(), "why", a.Why)
-		// A stop does not tear an action apart.
-		if kept, err = c.act(context.WithoutCancel(ctx), o, a); err != nil {
+		var err error
+		if kept, err = c.actUntorn(ctx, o, a); err != nil {
 			kept = nil
 			if apierrors.IsConflict(err) && conflicts < 3 {
 				conflicts++
@@ -221,6 +234,13 @@ func (c *Controller) transferOne(ctx context.Context, key types.NamespacedName) 
 	return fmt.Errorf("more than %d actions in a row", maxSteps)
 }
 
+// actUntorn performs one action, which a stop does not tear apart.
+func (c *Controller) actUntorn(ctx context.Context, o *protocol.Observation, a protocol.Action) (*protocol.Observation, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
+	defer cancel()
+	return c.act(ctx, o, a)
+}
+
 // refused says on the request that the API server will not have a write.
 func (c *Controller) refused(ctx context.Context, o *protocol.Observation, a protocol.Action, err error) error {
 	if a.Patch == nil || !(apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) {
@@ -233,10 +253,10 @@ func (c *Controller) refused(ctx context.Context, o *protocol.Observation, a pro
 }
 
 // settle arranges what ends a wait.
-func (c *Controller) settle(ctx context.Context, o *protocol.Observation, a protocol.Action) {
+func (c *Controller) settle(o *protocol.Observation, a protocol.Action) {
 	if o.Volume == nil && (o.Request == nil || match.Completed(o.Request)) {
 		c.extra.Delete(o.Name)
-		c.watches.want(ctx, o.Name)
+		c.watches.want(c.base, o.Name)
 		c.asker.forget(o.Name)
 		c.holdoff.forget(o.Name)
 		c.metrics.waits(o.Name, "")
@@ -251,9 +271,7 @@ func (c *Controller) settle(ctx context.Context, o *protocol.Observation, a prot
 		return
 	}
 	c.extra.Store(o.Name, a.Wait.Watch)
-	if watched := c.watches.add(ctx, o.Name, a.Wait.Watch...); !watched {
-		klog.FromContext(ctx).V(4).Info("Watching", "what", a.Wait.Watch)
-	}
+	c.watches.add(c.base, o.Name, a.Wait.Watch...)
 }
 
 func (c *Controller) extraOf(key types.NamespacedName) []protocol.WatchRef {

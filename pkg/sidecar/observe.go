@@ -26,7 +26,7 @@ import (
 
 // observe gathers from the caches what concerns one transfer. It returns false
 // where that is not complete yet; the transfer is looked at again when it is.
-func (c *Controller) observe(ctx context.Context, key types.NamespacedName) (*protocol.Observation, bool, error) {
+func (c *Controller) observe(key types.NamespacedName) (*protocol.Observation, bool) {
 	o := &protocol.Observation{
 		Settings:  c.settings,
 		Now:       c.now(),
@@ -47,11 +47,11 @@ func (c *Controller) observe(ctx context.Context, key types.NamespacedName) (*pr
 
 	// Nothing of a namespace is read before its users agreed to it.
 	if journal == nil && (o.Request == nil || match.Completed(o.Request) || match.Find(o.Request, o.Approvals, nil, c.requestExists).Approval == nil && !started(o.Request)) {
-		c.watches.want(ctx, key)
-		return o, true, nil
+		c.watches.want(c.base, key)
+		return o, true
 	}
-	if !c.watches.want(ctx, key, append(c.extraOf(key), claimsIn(from), podsIn(from), claimsIn(to))...) {
-		return nil, false, nil
+	if !c.watches.want(c.base, key, append(c.extraOf(key), claimsIn(from), podsIn(from), claimsIn(to))...) {
+		return nil, false
 	}
 	if journal != nil {
 		o.Source = c.claim(journal.Source.NamespacedName())
@@ -60,7 +60,7 @@ func (c *Controller) observe(ctx context.Context, key types.NamespacedName) (*pr
 		o.Source = c.claim(types.NamespacedName{Namespace: from, Name: o.Request.Spec.Source.Name})
 	}
 	o.Receivers = c.receivers(key)
-	return o, true, nil
+	return o, true
 }
 
 // started reports whether a transfer of the request has begun at some time: then
@@ -129,7 +129,7 @@ func (c *Controller) readMore(ctx context.Context, o *protocol.Observation, r *p
 	f := &protocol.Facts{Live: r.Live, Class: get[storagev1.StorageClass](overlay{informer: c.classes}, types.NamespacedName{Name: o.Volume.PV.Spec.StorageClassName})}
 	// The driver first: it may take its time, and all else is read when it has
 	// answered.
-	if ready := c.askDriver(ctx, o, f, parties); !ready {
+	if ready := c.askDriver(o, f, parties); !ready {
 		return false, nil
 	}
 	if r.Live {
@@ -165,10 +165,10 @@ func (c *Controller) partiesOf(o *protocol.Observation) parties {
 }
 
 // askDriver returns false until the driver has answered.
-func (c *Controller) askDriver(ctx context.Context, o *protocol.Observation, f *protocol.Facts, p parties) bool {
+func (c *Controller) askDriver(o *protocol.Observation, f *protocol.Facts, p parties) bool {
 	if p.claim != (protocol.Ref{}) {
 		l, _ := protocol.LinkageOf(c.settings.Driver, f.Class)
-		v, ready := c.asker.volume(ctx, o.Name, o.Volume.PV, p.source, p.claim, p.request, l == driver.LinkageSnapshots)
+		v, ready := c.asker.volume(c.base, o.Name, o.Volume.PV, p.source, p.claim, p.request, l == driver.LinkageSnapshots)
 		if !ready {
 			return false
 		}

@@ -135,7 +135,7 @@ func (w *watches) start(ctx context.Context, ref protocol.WatchRef) *watch {
 	}
 	go informer.RunWithContext(ctx)
 	go func() {
-		if cache.WaitForNamedCacheSyncWithContext(klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "resource", ref.Resource.Resource, "namespace", ref.Namespace)), informer.HasSynced) {
+		if cache.WaitFor(ctx, "", informer.HasSyncedChecker()) {
 			w.wake(scope)
 		}
 	}()
