@@ -334,7 +334,8 @@ func (s *nodeServer) here(u use) bool { return u.Node == s.driver.config.NodeID 
 
 // Unmount takes away every mount and loop device that a driver of this state
 // directory has made, on any node ID, as after a test whose kubelet is gone.
-// The volumes stay attached.
+// The volumes stay attached. It works on a driver that does not serve, but not
+// after Stop.
 func (d *Driver) Unmount() error {
 	unlock, err := d.state.lock()
 	if err != nil {
