@@ -12,12 +12,9 @@ package cluster
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,20 +22,12 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-	"k8s.io/client-go/util/keyutil"
-	"k8s.io/utils/ptr"
 )
-
-//go:embed audit-policy.yaml
-var auditPolicy []byte
 
 // Options says what a cluster is to be like. The zero value will do.
 type Options struct {
@@ -107,8 +96,7 @@ func (c *Cluster) Stop() {
 		return
 	}
 	c.stopped = true
-	// First those started last: each keeps its server until it is gone itself, so
-	// that its log does not end in a flood of errors.
+	// Those started last first, so that none sees its server go and fills its log.
 	for _, p := range slices.Backward(c.processes) {
 		p.retire()
 	}
@@ -130,10 +118,6 @@ func (c *Cluster) start(ctx context.Context) (err error) {
 	if c.address, err = c.ReserveAddress(); err != nil {
 		return err
 	}
-	_, port, err := net.SplitHostPort(c.address)
-	if err != nil {
-		return err
-	}
 	if err := c.writeKeys(); err != nil {
 		return err
 	}
@@ -150,74 +134,7 @@ func (c *Cluster) start(ctx context.Context) (err error) {
 		return err
 	}
 
-	if _, err := c.Run(ctx, "etcd", "etcd",
-		"--data-dir="+c.path("etcd"),
-		"--listen-client-urls="+c.etcdURL(),
-		"--advertise-client-urls="+c.etcdURL(),
-		"--listen-peer-urls=unix://"+c.path("etcd-peer.sock"),
-		"--unsafe-no-fsync",
-		"--log-level=warn",
-	); err != nil {
-		return err
-	}
-	if _, err := c.run(ctx, "kube-apiserver", c.apiServerReady, "kube-apiserver", append([]string{
-		"--etcd-servers=" + c.etcdURL(),
-		"--bind-address=127.0.0.1",
-		"--advertise-address=127.0.0.1",
-		"--secure-port=" + port,
-		"--endpoint-reconciler-type=none",
-		"--service-cluster-ip-range=10.0.0.0/24",
-		"--tls-cert-file=" + c.path("apiserver.crt"),
-		"--tls-private-key-file=" + c.path("apiserver.key"),
-		"--client-ca-file=" + c.path("ca.crt"),
-		"--service-account-issuer=https://kubernetes.default.svc",
-		"--service-account-key-file=" + c.path("service-account.key"),
-		"--service-account-signing-key-file=" + c.path("service-account.key"),
-		"--authorization-mode=Node,RBAC",
-		"--enable-admission-plugins=NodeRestriction",
-		"--allow-privileged",
-		"--audit-policy-file=" + c.path("audit-policy.yaml"),
-		"--audit-log-path=" + c.path("audit.log"),
-		"--audit-log-maxsize=0", // never rotated: marks are offsets in it
-	}, c.options.APIServerFlags...)...); err != nil {
-		return err
-	}
-	if err := c.startController(ctx, "kube-controller-manager", append([]string{
-		"--use-service-account-credentials",
-		"--service-account-private-key-file=" + c.path("service-account.key"),
-		"--root-ca-file=" + c.path("ca.crt"),
-		"--kube-api-qps=500",
-		"--kube-api-burst=1000",
-	}, c.options.ControllerManagerFlags...)...); err != nil {
-		return err
-	}
-	if c.options.Scheduler {
-		if err := c.startController(ctx, "kube-scheduler"); err != nil {
-			return err
-		}
-	}
-	return c.waitDefaultServiceAccount(ctx, metav1.NamespaceDefault)
-}
-
-// startController starts one of Kubernetes' controllers under its own name,
-// for which RBAC has a default role. It serves nothing.
-func (c *Cluster) startController(ctx context.Context, program string, args ...string) error {
-	kubeconfig, err := c.KubeconfigFor("system:" + program)
-	if err != nil {
-		return err
-	}
-	_, err = c.Run(ctx, program, program, append([]string{
-		"--kubeconfig=" + kubeconfig,
-		"--leader-elect=false",
-		"--secure-port=0",
-	}, args...)...)
-	return err
-}
-
-func (c *Cluster) etcdURL() string { return "unix://" + c.path("etcd.sock") }
-
-func (c *Cluster) apiServerReady(ctx context.Context) error {
-	return c.Client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+	return c.startControlPlane(ctx)
 }
 
 func (c *Cluster) path(elem ...string) string {
@@ -286,41 +203,6 @@ func (c *Cluster) Process(name string) *Process {
 	return nil
 }
 
-// ConfigFor returns the configuration of a client that authenticates as user in
-// groups, with a certificate. It has no client-side throttling.
-func (c *Cluster) ConfigFor(user string, groups ...string) (*rest.Config, error) {
-	pair, err := c.authority.user(user, groups)
-	if err != nil {
-		return nil, fmt.Errorf("certificate for user %s: %w", user, err)
-	}
-	config := c.anonymous()
-	config.CertData, config.KeyData = pair.cert, pair.key
-	return config, nil
-}
-
-// KubeconfigFor is ConfigFor as the path of a kubeconfig file.
-func (c *Cluster) KubeconfigFor(user string, groups ...string) (string, error) {
-	config, err := c.ConfigFor(user, groups...)
-	if err != nil {
-		return "", err
-	}
-	return c.writeKubeconfig(user, config)
-}
-
-// ServiceAccountKubeconfig returns the path of a kubeconfig file with a token of
-// the service account, which must exist. The token is good for a day.
-func (c *Cluster) ServiceAccountKubeconfig(ctx context.Context, namespace, name string) (string, error) {
-	token, err := c.Client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, &authenticationv1.TokenRequest{
-		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](24 * 60 * 60)},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		return "", fmt.Errorf("token for service account %s/%s: %w", namespace, name, err)
-	}
-	config := c.anonymous()
-	config.BearerToken = token.Status.Token
-	return c.writeKubeconfig(namespace+":"+name, config)
-}
-
 // CreateNamespace creates a namespace and returns when pods can be created in it.
 func (c *Cluster) CreateNamespace(ctx context.Context, name string) error {
 	_, err := c.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{
@@ -329,64 +211,8 @@ func (c *Cluster) CreateNamespace(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	return c.waitDefaultServiceAccount(ctx, name)
-}
-
-// waitDefaultServiceAccount waits for the service account that the controller
-// manager makes in every namespace and that admission wants for pods.
-func (c *Cluster) waitDefaultServiceAccount(ctx context.Context, namespace string) error {
-	_, err := Wait(ctx, c, ServiceAccounts, namespace, "default", func(*corev1.ServiceAccount) bool { return true })
+	_, err = Wait(ctx, c, ServiceAccounts, name, defaultServiceAccount, func(*corev1.ServiceAccount) bool { return true })
 	return err
-}
-
-func (c *Cluster) anonymous() *rest.Config {
-	return &rest.Config{
-		Host:            (&url.URL{Scheme: "https", Host: c.address}).String(),
-		TLSClientConfig: rest.TLSClientConfig{CAData: c.authority.pem()},
-		QPS:             -1,
-	}
-}
-
-func (c *Cluster) writeKubeconfig(user string, config *rest.Config) (string, error) {
-	const name = "test-cluster"
-	kubeconfig := clientcmdapi.NewConfig()
-	kubeconfig.Clusters[name] = &clientcmdapi.Cluster{
-		Server:                   config.Host,
-		CertificateAuthorityData: config.CAData,
-	}
-	kubeconfig.AuthInfos[user] = &clientcmdapi.AuthInfo{
-		ClientCertificateData: config.CertData,
-		ClientKeyData:         config.KeyData,
-		Token:                 config.BearerToken,
-	}
-	kubeconfig.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: user}
-	kubeconfig.CurrentContext = name
-	path := c.path("kubeconfig-" + fileName(user))
-	return path, clientcmd.WriteToFile(*kubeconfig, path)
-}
-
-func (c *Cluster) writeKeys() (err error) {
-	if c.authority, err = newAuthority(); err != nil {
-		return err
-	}
-	server, err := c.authority.server()
-	if err != nil {
-		return err
-	}
-	if err := server.write(c.path("apiserver.crt"), c.path("apiserver.key")); err != nil {
-		return err
-	}
-	serviceAccountKey, err := keyutil.MakeEllipticPrivateKeyPEM()
-	if err != nil {
-		return err
-	}
-	if err := keyutil.WriteKey(c.path("service-account.key"), serviceAccountKey); err != nil {
-		return err
-	}
-	if err := os.WriteFile(c.path("audit-policy.yaml"), auditPolicy, 0o644); err != nil {
-		return err
-	}
-	return os.WriteFile(c.path("ca.crt"), c.authority.pem(), 0o644)
 }
 
 // fileName makes a name of a process or user one of a file.

@@ -366,12 +366,22 @@ func TestProcessControl(t *testing.T) {
 
 // TestStartFailure: whoever starts a cluster in vain is shown why.
 func TestStartFailure(t *testing.T) {
-	t.Parallel()
-	_, err := Start(t.Context(), Options{APIServerFlags: []string{"--no-such-flag"}})
-	for _, want := range []string{"kube-apiserver", "unknown flag: --no-such-flag"} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v does not contain %q", err, want)
-		}
+	for _, tc := range []struct {
+		program string
+		options Options
+	}{
+		{"kube-apiserver", Options{APIServerFlags: []string{"--no-such-flag"}}},
+		{"kube-controller-manager", Options{ControllerManagerFlags: []string{"--no-such-flag"}}},
+	} {
+		t.Run(tc.program, func(t *testing.T) {
+			t.Parallel()
+			_, err := Start(t.Context(), tc.options)
+			for _, want := range []string{tc.program, "unknown flag: --no-such-flag"} {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("error %v does not contain %q", err, want)
+				}
+			}
+		})
 	}
 }
 

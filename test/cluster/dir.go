@@ -41,11 +41,8 @@ func claimDir(dir string) (_ string, release func(), err error) {
 	for _, other := range others {
 		path := filepath.Join(parent, other.Name())
 		if unlock, err := lockDir(path, unix.LOCK_EX|unix.LOCK_NB); err == nil {
-			err = os.RemoveAll(path)
+			os.RemoveAll(path) // what cannot be removed is in nobody's way
 			unlock()
-			if err != nil {
-				return "", nil, err
-			}
 		}
 	}
 

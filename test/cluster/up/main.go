@@ -20,7 +20,7 @@ func main() {
 	var options cluster.Options
 	flag.BoolVar(&options.Scheduler, "scheduler", false, "start kube-scheduler too")
 	flag.StringVar(&options.Dir, "dir", "", "keep state and logs in this directory, which must be empty or absent")
-	driver := flag.String("driver", "mock.csi.transfer.storage.x-k8s.io", "name of the mock CSI driver; none if empty")
+	driver := flag.String("driver", "mock.transfer.storage.x-k8s.io", "name of the mock CSI driver; none if empty")
 	snapshotter := flag.Bool("snapshotter", false, "start csi-snapshotter and the snapshot controller too")
 	flag.Parse()
 
