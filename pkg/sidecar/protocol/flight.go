@@ -103,9 +103,9 @@ func (f flight) parked() Action {
 // verify repeats the checks on what was read live. Where the giver is gone, what
 // the claim's own state could tell no longer matters.
 func (f flight) verify(s subject, giver bool) []*Refusal {
-	groups := [][]check{factChecks, claimChecks}
+	groups := [][]check{volumeChecks, factChecks, claimChecks}
 	if giver {
-		groups = slices.Insert(groups, 0, sourceChecks, volumeChecks)
+		groups = slices.Insert(groups, 0, sourceChecks)
 	}
 	return preflight(s, groups...)
 }
@@ -171,6 +171,8 @@ func (f flight) bound() Action {
 		return f.abandonReceiver()
 	case claim.Spec.VolumeName != "" && claim.Spec.VolumeName != f.pv.Name:
 		return f.boundElsewhere()
+	case claim.Spec.VolumeName == "" && f.pv.DeletionTimestamp != nil:
+		return f.report(refuse(ReasonVolumeBeingDeleted, "PersistentVolume %s was deleted in flight, so that %s cannot be bound to it; it is kept with policy Retain", f.pv.Name, claimName(claim)))
 	case claim.Spec.VolumeName == "" || claim.Status.Phase != corev1.ClaimBound || f.pv.Status.Phase != corev1.VolumeBound:
 		return wait("the binder has not bound the receiving claim yet")
 	case f.pv.DeletionTimestamp != nil:

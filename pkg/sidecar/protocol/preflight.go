@@ -173,10 +173,8 @@ func volumeState(s subject) *Refusal {
 	pv := s.pv
 	switch {
 	case pv.DeletionTimestamp != nil:
-		// Once parked, our finalizer keeps the object until the claim is gone.
-		if s.verify {
-			return nil
-		}
+		// The binder never binds a claim to it, while a claim that had it can have
+		// it back: our finalizer keeps the object until then.
 		return refuse(ReasonVolumeBeingDeleted, "PersistentVolume %s is being deleted", pv.Name).watching(watchVolume(pv.Name))
 	case s.verify:
 		return nil
