@@ -1,0 +1,164 @@
+// Copyright The csi-transfer Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+
+	"github.com/csi-transfer/csi-transfer/pkg/apis/transfer/v1alpha1"
+	"github.com/csi-transfer/csi-transfer/test/cluster"
+)
+
+// sidecarMay is all that a sidecar ever writes, by verb and resource.
+var sidecarMay = []string{
+	"patch persistentvolumes",
+	"patch persistentvolumeclaims",
+	"update namespacetransferrequests/status",
+	"update namespacetransferapprovals/status",
+	"create events",
+	"patch events",
+	"create leases",
+	"update leases",
+	"create selfsubjectreviews", // asks who it is, and leaves nothing behind
+}
+
+// sidecarWrites returns what sidecars have written or tried to.
+func (w *world) sidecarWrites(filter cluster.AuditFilter) ([]auditv1.Event, error) {
+	filter.User, filter.Verbs = sidecarUser, cluster.WriteVerbs
+	return w.Audit(filter)
+}
+
+// audit fails if, according to the API server, a sidecar has written anything it
+// must not, or lacked a right. It runs over everything that all tests did.
+func (w *world) audit() error {
+	requests, err := w.Audit(cluster.AuditFilter{User: sidecarUser})
+	if err != nil {
+		return err
+	}
+	var problems []error
+	for _, e := range requests {
+		if problem := lawful(e); problem != nil {
+			problems = append(problems, fmt.Errorf("%s %s: %w: %s", e.Verb, e.RequestURI, problem, body(e)))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+func body(e auditv1.Event) string {
+	if e.RequestObject == nil {
+		return ""
+	}
+	return string(e.RequestObject.Raw)
+}
+
+func lawful(e auditv1.Event) error {
+	if e.Annotations["authorization.k8s.io/decision"] == "forbid" {
+		return errors.New("the shipped ClusterRole does not allow it")
+	}
+	if !slices.Contains(cluster.WriteVerbs, e.Verb) {
+		return nil
+	}
+	resource := e.ObjectRef.Resource
+	if e.ObjectRef.Subresource != "" {
+		resource += "/" + e.ObjectRef.Subresource
+	}
+	if !slices.Contains(sidecarMay, e.Verb+" "+resource) {
+		return errors.New("it has no business writing that")
+	}
+	switch resource {
+	case "persistentvolumes":
+		return lawfulVolumePatch(e)
+	case "persistentvolumeclaims":
+		return lawfulClaimPatch(e)
+	}
+	return nil
+}
+
+// lawfulVolumePatch: every write to a volume is a merge patch of the very version
+// on which it was decided, and leaves nothing of a former claimRef.
+func lawfulVolumePatch(e auditv1.Event) error {
+	var patch struct {
+		Metadata metav1.ObjectMeta `json:"metadata"`
+		Spec     map[string]any    `json:"spec"`
+	}
+	if err := json.Unmarshal([]byte(body(e)), &patch); err != nil {
+		return fmt.Errorf("it is no merge patch: %w", err)
+	}
+	if patch.Metadata.UID == "" || patch.Metadata.ResourceVersion == "" {
+		return errors.New("it is not guarded by UID and resourceVersion")
+	}
+	for field, value := range patch.Spec {
+		switch field {
+		case "persistentVolumeReclaimPolicy":
+		case "claimRef":
+			ref, _ := value.(map[string]any)
+			for _, key := range []string{"apiVersion", "kind", "namespace", "name", "uid"} {
+				if s, _ := ref[key].(string); s == "" {
+					return fmt.Errorf("it does not write claimRef.%s", key)
+				}
+			}
+			for _, key := range []string{"resourceVersion", "fieldPath"} {
+				if v, there := ref[key]; !there || v != nil {
+					return fmt.Errorf("it does not remove claimRef.%s", key)
+				}
+			}
+		default:
+			return fmt.Errorf("it writes spec.%s", field)
+		}
+	}
+	return nil
+}
+
+// lawfulClaimPatch: of a claim, only our annotations are written.
+func lawfulClaimPatch(e auditv1.Event) error {
+	var patch map[string]map[string]any
+	if err := json.Unmarshal([]byte(body(e)), &patch); err != nil {
+		return fmt.Errorf("it is no merge patch: %w", err)
+	}
+	metadata := patch["metadata"]
+	annotations, _ := metadata["annotations"].(map[string]any)
+	if len(patch) != 1 || len(metadata) != 3 || metadata["uid"] == nil || metadata["resourceVersion"] == nil || len(annotations) == 0 {
+		return errors.New("it is not a guarded patch of annotations alone")
+	}
+	for key := range annotations {
+		if !strings.HasPrefix(key, v1alpha1.GroupName+"/") {
+			return fmt.Errorf("it writes annotation %s", key)
+		}
+	}
+	return nil
+}
+
+// TestR13_NoUserObjectIsCreatedOrDeleted: a transfer is a handful of writes, all
+// to what the sidecar may write. For all other tests this is looked at when they
+// have ended.
+func TestR13_NoUserObjectIsCreatedOrDeleted(t *testing.T) {
+	s := newQuietScene(t)
+	since := must[cluster.AuditMark](s)(s.AuditMark())
+	s.offer()
+	s.transferred()
+	s.spent()
+
+	writes := must[[]auditv1.Event](s)(s.sidecarWrites(cluster.AuditFilter{Since: since}))
+	var perTransfer []string
+	for _, e := range writes {
+		if err := lawful(e); err != nil {
+			t.Errorf("%s %s: %v: %s", e.Verb, e.RequestURI, err, body(e))
+		}
+		// The sidecar may have just begun to run.
+		if r := e.ObjectRef.Resource; r != "events" && r != "selfsubjectreviews" {
+			perTransfer = append(perTransfer, e.Verb+" "+e.RequestURI)
+		}
+	}
+	if n := len(perTransfer); n == 0 || n > 8 {
+		t.Errorf("%d writes for one transfer, events apart; want at most 8: %s", n, strings.Join(perTransfer, ", "))
+	}
+}
