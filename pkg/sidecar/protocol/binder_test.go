@@ -28,7 +28,7 @@ func (w *world) kubernetes(resync bool) []string {
 	tell := func(format string, args ...any) { told = append(told, fmt.Sprintf(format, args...)) }
 	for range 20 {
 		before := w.counts["writes"]
-		w.protect()
+		w.protect(tell)
 		for _, i := range w.all("volume") {
 			w.syncVolume(i, tell)
 		}
@@ -50,7 +50,7 @@ func (w *world) kubernetes(resync bool) []string {
 }
 
 // protect lets go of what is deleted and not used.
-func (w *world) protect() {
+func (w *world) protect(tell func(string, ...any)) {
 	for _, i := range w.all("claim") {
 		c := w.claim(i)
 		used := false
@@ -61,6 +61,9 @@ func (w *world) protect() {
 			c = c.DeepCopy()
 			c.Finalizers = without(c.Finalizers, claimProtection)
 			w.put(i, c)
+			if w.claim(i) == nil {
+				tell("%s is gone", i)
+			}
 		}
 	}
 	for _, i := range w.all("volume") {
@@ -68,6 +71,9 @@ func (w *world) protect() {
 			pv = pv.DeepCopy()
 			pv.Finalizers = without(pv.Finalizers, protectionFinalizer)
 			w.put(i, pv)
+			if w.volume(i) == nil {
+				tell("%s is gone", i)
+			}
 		}
 	}
 }
@@ -131,7 +137,11 @@ func (w *world) syncClaim(i id, tell func(string, ...any)) {
 	c := w.claim(i)
 	if c.Annotations[bindCompleted] == "" {
 		for _, vi := range w.all("volume") {
-			if pv := w.volume(vi); c.Spec.VolumeName == "" && boundTo(pv, c) || c.Spec.VolumeName == pv.Name && (pv.Spec.ClaimRef == nil || boundTo(pv, c)) {
+			pv := w.volume(vi)
+			if pv.DeletionTimestamp != nil {
+				continue // never bound to any claim that did not have it
+			}
+			if c.Spec.VolumeName == "" && boundTo(pv, c) || c.Spec.VolumeName == pv.Name && (pv.Spec.ClaimRef == nil || boundTo(pv, c)) {
 				w.bind(vi, i, tell)
 				return
 			}

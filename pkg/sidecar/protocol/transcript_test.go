@@ -4,11 +4,10 @@
 package protocol_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -32,9 +31,12 @@ import (
 //
 // The commands:
 //
-//	start [rename] [nobody-asks]   a new world, with request, approval and receiving claim
+//	start [rename] [nobody-asks] [at=STEP]
+//	                               a new world with request, receiving claim and approval, with
+//	                               changes ("KIND NAME: patch"), where the sidecar has just done STEP
 //	run [to=STEP]                  the sidecar decides and acts until it waits, or has done STEP
 //	decide                         what the sidecar would do
+//	why                            the same as run, and what the requests say then
 //	kubernetes [resync]            binder, provisioner and protection controllers catch up
 //	settle                         run and kubernetes until nothing changes
 //	crash                          the sidecar forgets what is not in an object
@@ -70,23 +72,6 @@ func transcripts(t testing.TB) []string {
 	return paths
 }
 
-// TestEveryReasonIsReached: the transcripts show each reason with its sentence.
-func TestEveryReasonIsReached(t *testing.T) {
-	var all strings.Builder
-	for _, path := range transcripts(t) {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all.Write(text)
-	}
-	for _, r := range protocol.Reasons {
-		if !regexp.MustCompile(`Transferred: ` + string(r.Reason) + ` ".`).MatchString(all.String()) {
-			t.Errorf("no transcript shows reason %s", r.Reason)
-		}
-	}
-}
-
 // command runs one command of a transcript.
 func (w *world) command(d *datadriven.TestData) []string {
 	arg := func(n int) string {
@@ -106,15 +91,32 @@ func (w *world) command(d *datadriven.TestData) []string {
 		if !d.HasArg("nobody-asks") {
 			w.ask(claim)
 		}
-		return nil
+		w.edits(d.Input)
+		if at, ok := d.Arg("at"); ok {
+			w.takeTo(protocol.Step(at.SingleVal(w)))
+		}
 	case "run":
-		var to string
-		d.MaybeScanArgs(w, "to", &to)
-		return w.run(to)
+		var to protocol.Step
+		if step, ok := d.Arg("to"); ok {
+			to = protocol.Step(step.SingleVal(w))
+		}
+		told, _ := w.run(to)
+		return told
+	case "why":
+		w.run("")
+		var told []string
+		for _, i := range w.all("request") {
+			told = append(told, "Transferred: "+facets(w.objects[i])["Transferred:"])
+		}
+		for _, key := range w.requests() {
+			_, a, _ := w.decide(key)
+			told = append(told, a.Step()+w.why(a))
+		}
+		return told
 	case "decide":
 		var told []string
 		for _, key := range w.requests() {
-			a, reads := w.decide(key)
+			_, a, reads := w.decide(key)
 			told = append(append(told, reads...), w.title(key)+a.Step()+w.why(a))
 		}
 		return told
@@ -123,7 +125,7 @@ func (w *world) command(d *datadriven.TestData) []string {
 	case "settle":
 		var told []string
 		for range 20 {
-			steps := w.run("")
+			steps, _ := w.run("")
 			catchUp := w.kubernetes(false)
 			told = append(append(told, steps...), catchUp...)
 			if len(catchUp) == 0 {
@@ -193,12 +195,12 @@ func (w *world) command(d *datadriven.TestData) []string {
 			if w.objects[i] == nil {
 				return []string{i.String() + " is gone"}
 			}
-			return []string{i.String() + changes(nil, w.objects[i])}
+			return []string{i.String() + ": " + changes(nil, w.objects[i])}
 		}
 		var told []string
 		for _, kind := range []string{"volume", "claim", "request", "approval"} {
 			for _, i := range w.all(kind) {
-				told = append(told, kind+" "+i.String()+changes(nil, w.objects[i]))
+				told = append(told, kind+" "+i.String()+": "+changes(nil, w.objects[i]))
 			}
 		}
 		return told
@@ -232,40 +234,57 @@ func (w *world) setDriver(d *datadriven.TestData) {
 	w.settings.Driver = info
 }
 
+// takeTo takes the transfer to a step, silently.
+func (w *world) takeTo(step protocol.Step) {
+	for range 10 {
+		if _, done := w.run(step); done {
+			return
+		}
+		w.kubernetes(false)
+	}
+	w.Fatalf("no %s", step)
+}
+
 // run takes every transfer as far as it goes, or until a step is done.
-func (w *world) run(to string) []string {
-	var told []string
+func (w *world) run(to protocol.Step) (told []string, done bool) {
 	for _, key := range w.requests() {
 		for steps := 0; ; steps++ {
 			if steps > 20 {
 				w.Fatalf("%s never waits: %v", key, told)
 			}
-			a, reads := w.decide(key)
+			o, a, reads := w.decide(key)
 			told = append(told, reads...)
 			if a.Wait != nil {
 				told = append(told, w.title(key)+"Wait"+w.why(a))
 				break
 			}
-			did, err := w.act(a)
-			line := w.title(key) + a.Step() + " " + did + w.why(a)
+			on, change, err := w.act(a)
+			line := strings.TrimSuffix(strings.Replace(w.title(key)+a.Step()+" "+on+w.why(a)+": "+change, ": \n", "\n", 1), ": ")
 			if a.Patch != nil && a.Patch.Refusal != nil {
-				line += fmt.Sprintf("\n    back: %s %q", a.Patch.Refusal.Reason, a.Patch.Refusal.Message)
-			}
-			if err != nil {
-				told = append(told, line, "    "+err.Error())
-				if err == errConflict {
-					w.saw(written(a))
-					continue
-				}
-				break
+				line += fmt.Sprintf("\n    because: %q", a.Patch.Refusal.Message)
 			}
 			told = append(told, line)
-			if a.Step() == to {
-				return told
+			switch {
+			case err == errConflict:
+				told = append(told, "    "+err.Error())
+				w.saw(written(a))
+				continue
+			case err != nil:
+				told = append(told, "    "+err.Error())
+				if s := o.WriteRefused(err); s != nil {
+					on, change, _ := w.act(protocol.Action{Status: s})
+					told = append(told, w.title(key)+"RequestStatus "+on+change)
+				}
+			}
+			if err != nil {
+				break
+			}
+			if a.Patch != nil && a.Patch.Step == to {
+				return told, true
 			}
 		}
 	}
-	return told
+	return told, false
 }
 
 // written is the object that an action writes.
@@ -305,6 +324,23 @@ func (w *world) why(a protocol.Action) string {
 	return why + ")"
 }
 
+// edits changes objects, all in one YAML map; null deletes.
+func (w *world) edits(input string) {
+	var changes map[string]json.RawMessage
+	if err := json.Unmarshal(yamlToJSON(w, input), &changes); err != nil {
+		w.Fatal(err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(changes)) {
+		kind, of, _ := strings.Cut(name, " ")
+		if string(changes[name]) == "null" {
+			w.delete(parseID(kind, of))
+		} else {
+			w.edit(parseID(kind, of), string(changes[name]))
+		}
+	}
+	w.protect(func(string, ...any) {})
+}
+
 func yamlToJSON(t testing.TB, s string) []byte {
 	t.Helper()
 	if strings.TrimSpace(s) == "" {
@@ -331,9 +367,14 @@ func changes(before, after object) string {
 	if before != nil {
 		was = facets(before)
 	}
-	var told []string
+	var told, messages []string
 	for _, key := range slices.Sorted(maps.Keys(is)) {
-		if was[key] != is[key] {
+		value, had := was[key]
+		switch {
+		case had && value == is[key]:
+		case strings.HasSuffix(key, ":"): // a message has a line of its own
+			messages = append(messages, "\n    "+key+" "+is[key])
+		default:
 			told = append(told, strings.TrimSpace(key+" "+is[key]))
 		}
 	}
@@ -342,18 +383,7 @@ func changes(before, after object) string {
 			told = append(told, "no "+key)
 		}
 	}
-	var line string
-	for i, s := range told {
-		switch {
-		case strings.Contains(s, `"`): // a message has a line of its own
-			line += "\n    " + s
-		case i == 0:
-			line += ": " + s
-		default:
-			line += ", " + s
-		}
-	}
-	return line
+	return strings.Join(told, ", ") + strings.Join(messages, "")
 }
 
 // facets are what of an object matters for a transfer.
@@ -367,6 +397,9 @@ func facets(o object) map[string]string {
 	}
 	for key := range o.GetAnnotations() {
 		f["annotation "+short(key)] = ""
+	}
+	for _, key := range []string{"annotation bind-completed", "annotation provisioned-by", "finalizer " + protectionFinalizer, "finalizer " + claimProtection} {
+		delete(f, key)
 	}
 	if o.GetDeletionTimestamp() != nil {
 		f["deleting"] = ""
@@ -430,5 +463,3 @@ func short(key string) string {
 	key = strings.TrimPrefix(key, v1alpha1.GroupName+"/")
 	return strings.TrimPrefix(key, "pv.kubernetes.io/")
 }
-
-

@@ -76,7 +76,7 @@ type object interface {
 // id names an object. Kinds have the short names of the transcripts.
 type id struct{ kind, namespace, name string }
 
-func (i id) String() string { return (protocol.Ref{Namespace: i.namespace, Name: i.name}).String() }
+func (i id) String() string { return strings.TrimPrefix(i.namespace+"/"+i.name, "/") }
 
 // parseID reads "pv1" or "prod/data".
 func parseID(kind, s string) id {
@@ -148,6 +148,7 @@ spec:
   claimRef: {apiVersion: v1, kind: PersistentVolumeClaim, namespace: prod, name: data, uid: %s, resourceVersion: "7"}
 status: {phase: Bound}
 `, claim.GetUID()))
+	w.kubernetes(false)
 	w.now = w.now.Add(time.Hour)
 	return w
 }
@@ -285,10 +286,9 @@ func (w *world) volume(i id) *corev1.PersistentVolume {
 
 // decide asks for the next action of a transfer and reads what that takes.
 // Live reads are told.
-func (w *world) decide(key types.NamespacedName) (protocol.Action, []string) {
-	var told []string
-	o := w.observe(key)
-	a := w.pure(o)
+func (w *world) decide(key types.NamespacedName) (o *protocol.Observation, a protocol.Action, told []string) {
+	o = w.observe(key)
+	a = w.pure(o)
 	for reads := 0; a.Read != nil; reads++ {
 		if reads > 4 {
 			w.Fatalf("reads for ever: %s", a.Why)
@@ -299,7 +299,7 @@ func (w *world) decide(key types.NamespacedName) (protocol.Action, []string) {
 		w.read(o, a.Read)
 		a = w.pure(o)
 	}
-	return a, told
+	return o, a, told
 }
 
 // pure decides, and makes sure that what was observed stays as it was: it is
@@ -435,8 +435,8 @@ func (w *world) read(o *protocol.Observation, r *protocol.Read) {
 }
 
 // act performs an action as the API server and the driver would. It tells what
-// changed, and an error.
-func (w *world) act(a protocol.Action) (string, error) {
+// was changed and how.
+func (w *world) act(a protocol.Action) (on, change string, err error) {
 	switch {
 	case a.Patch != nil:
 		return w.patch(a.Patch)
@@ -448,12 +448,12 @@ func (w *world) act(a protocol.Action) (string, error) {
 		return w.write(id{"approval", ap.Namespace, ap.Name}, ap, func(o object) { o.(*v1alpha1.NamespaceTransferApproval).Status = ap.Status }, ap.Status.Conditions)
 	case a.SetOwner != nil:
 		w.memory.owner, w.memory.ownerErr = a.SetOwner.To, w.ownerError
-		return fmt.Sprintf("%s from %s to %s", a.SetOwner.Volume.Name, refName(a.SetOwner.From), refName(a.SetOwner.To)), nil
+		return a.SetOwner.Volume.Name, fmt.Sprintf("from %s to %s", refName(a.SetOwner.From), refName(a.SetOwner.To)), nil
 	}
-	return "", nil
+	return "", "", nil
 }
 
-func (w *world) patch(p *protocol.Patch) (string, error) {
+func (w *world) patch(p *protocol.Patch) (name, change string, err error) {
 	var i id
 	var on object
 	if p.Volume != nil {
@@ -465,11 +465,11 @@ func (w *world) patch(p *protocol.Patch) (string, error) {
 	current := w.objects[i]
 	switch {
 	case current == nil:
-		return i.String(), fmt.Errorf("%s %s not found", i.kind, i)
+		return i.String(), "", fmt.Errorf("%s %s not found", i.kind, i)
 	case current.GetUID() != on.GetUID() || current.GetResourceVersion() != on.GetResourceVersion():
-		return i.String(), errConflict
+		return i.String(), "", errConflict
 	case p.Volume != nil && w.forbidden != "":
-		return i.String(), fmt.Errorf("%s", w.forbidden)
+		return i.String(), "", fmt.Errorf("%s", w.forbidden)
 	}
 	after := w.merge(i, current, p.Data)
 	w.put(i, after)
@@ -478,7 +478,7 @@ func (w *world) patch(p *protocol.Patch) (string, error) {
 		w.memory.attempts++
 		w.memory.notBefore = w.now.Add(time.Second << (w.memory.attempts - 1))
 	}
-	return i.String() + changes(current, after), nil
+	return i.String(), changes(current, after), nil
 }
 
 var errConflict = fmt.Errorf("conflict: the object has changed")
@@ -486,13 +486,13 @@ var errConflict = fmt.Errorf("conflict: the object has changed")
 // conditionReason is what the API server accepts.
 var conditionReason = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`)
 
-func (w *world) write(i id, on object, change func(object), conditions []metav1.Condition) (string, error) {
+func (w *world) write(i id, on object, change func(object), conditions []metav1.Condition) (name, changed string, err error) {
 	current := w.objects[i]
 	switch {
 	case current == nil:
-		return i.String(), fmt.Errorf("%s %s not found", i.kind, i)
+		return i.String(), "", fmt.Errorf("%s %s not found", i.kind, i)
 	case current.GetUID() != on.GetUID() || current.GetResourceVersion() != on.GetResourceVersion():
-		return i.String(), errConflict
+		return i.String(), "", errConflict
 	}
 	for _, c := range conditions {
 		if !conditionReason.MatchString(c.Reason) {
@@ -503,7 +503,7 @@ func (w *world) write(i id, on object, change func(object), conditions []metav1.
 	change(after)
 	w.put(i, after)
 	w.saw(i)
-	return i.String() + changes(current, after), nil
+	return i.String(), changes(current, after), nil
 }
 
 // saw puts into the sidecar's caches what it wrote, or read after a conflict.
