@@ -173,11 +173,14 @@ func (o *Observation) waitFor(refusal *Refusal) Action {
 // a while, say whose is awaited.
 func (o *Observation) leave(approval *v1alpha1.NamespaceTransferApproval, pv *corev1.PersistentVolume) Action {
 	why := "left to the sidecar of driver " + pv.Spec.CSI.Driver
-	if c := meta.FindStatusCondition(o.Request.Status.Conditions, v1alpha1.ConditionApproved); c != nil && c.Status == metav1.ConditionTrue {
+	switch o.WaitingFor() {
+	case "": // nobody has said anything yet
+		if due := later(o.Request.CreationTimestamp, approval.CreationTimestamp).Add(o.ReportDelay); o.Now.Before(due) {
+			return until(why, due)
+		}
+	case string(ReasonAwaitingDriverSidecar): // the giver is told after the receiver
+	default:
 		return wait(why)
-	}
-	if due := later(o.Request.CreationTimestamp, approval.CreationTimestamp).Add(o.ReportDelay); o.Now.Before(due) {
-		return until(why, due)
 	}
 	return o.refuse(approval, nil, refuse(ReasonAwaitingDriverSidecar, "PersistentVolume %s belongs to driver %s", pv.Name, pv.Spec.CSI.Driver))
 }
