@@ -22,14 +22,16 @@ import (
 	"github.com/kubernetes-csi/csi-lib-utils/connection"
 	"github.com/kubernetes-csi/csi-lib-utils/metrics"
 	"github.com/kubernetes-csi/csi-lib-utils/standardflags"
-	snapshots "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
+	typedgroupsnapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/typed/volumegroupsnapshot/v1"
+	typedsnapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/typed/volumesnapshot/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes"
 	kubescheme "k8s.io/client-go/kubernetes/scheme"
+	typedauthenticationv1 "k8s.io/client-go/kubernetes/typed/authentication/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	typedstoragev1 "k8s.io/client-go/kubernetes/typed/storage/v1"
 	clientmetadata "k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
@@ -43,8 +45,8 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/workqueue"
 	"k8s.io/klog/v2"
 
-	transfer "github.com/csi-transfer/csi-transfer/pkg/client/clientset/versioned"
 	transferscheme "github.com/csi-transfer/csi-transfer/pkg/client/clientset/versioned/scheme"
+	typedtransferv1alpha1 "github.com/csi-transfer/csi-transfer/pkg/client/clientset/versioned/typed/transfer/v1alpha1"
 	"github.com/csi-transfer/csi-transfer/pkg/driver"
 	"github.com/csi-transfer/csi-transfer/pkg/sidecar"
 	"github.com/csi-transfer/csi-transfer/pkg/sidecar/protocol"
@@ -94,20 +96,26 @@ func (o *options) validate() error {
 	return nil
 }
 
-func main() {
-	o := &options{}
+// registerFlags adds all flags to the command line: csi-lib-utils knows no other
+// place for some of them.
+func registerFlags() (*options, *logsapi.LoggingConfiguration) {
+	o, logging := &options{}, logsapi.NewLoggingConfiguration()
 	o.register(flag.CommandLine)
 	standardflags.RegisterCommonFlags(flag.CommandLine)
 	standardflags.AddAutomaxprocs(klog.Infof)
+	logsapi.AddGoFlags(logging, flag.CommandLine)
+	return o, logging
+}
+
+func main() {
+	o, logging := registerFlags()
 	gates := featuregate.NewFeatureGate()
-	logging := logsapi.NewLoggingConfiguration()
 	if err := errors.Join(
 		logsapi.AddFeatureGates(gates),
 		gates.Add(map[featuregate.Feature]featuregate.FeatureSpec{releaseLeaderElectionOnExit: {Default: true, PreRelease: featuregate.Beta}}),
 	); err != nil {
 		fail(err)
 	}
-	logsapi.AddGoFlags(logging, flag.CommandLine)
 	logs.InitLogs()
 	defer logs.FlushLogs()
 	flag.Parse()
@@ -179,17 +187,20 @@ func run(ctx context.Context, o *options, releaseOnExit bool) error {
 func lead(ctx context.Context, clientConfig *rest.Config, d *driver.Driver, o *options, m *sidecar.Metrics) error {
 	binary := rest.CopyConfig(clientConfig)
 	binary.ContentType, binary.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
-	kube, err1 := kubernetes.NewForConfig(binary)
+	core, err1 := typedcorev1.NewForConfig(binary)
 	// Events have a client of their own, so that a burst of them does not use up
 	// what transfers may send.
-	forEvents, err2 := kubernetes.NewForConfig(binary)
-	transferClient, err3 := transfer.NewForConfig(clientConfig)
-	snapshotClient, err4 := snapshots.NewForConfig(clientConfig)
-	metadataClient, err5 := clientmetadata.NewForConfig(clientConfig)
-	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
+	forEvents, err2 := typedcorev1.NewForConfig(binary)
+	storage, err3 := typedstoragev1.NewForConfig(binary)
+	authentication, err4 := typedauthenticationv1.NewForConfig(binary)
+	transfer, err5 := typedtransferv1alpha1.NewForConfig(clientConfig)
+	snapshots, err6 := typedsnapshotv1.NewForConfig(clientConfig)
+	groupSnapshots, err7 := typedgroupsnapshotv1.NewForConfig(clientConfig)
+	metadata, err8 := clientmetadata.NewForConfig(clientConfig)
+	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7, err8); err != nil {
 		return fmt.Errorf("making clients: %w", err)
 	}
-	self, err := kube.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	self, err := authentication.SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("asking the API server for the name of this user: %w", err)
 	}
@@ -201,10 +212,13 @@ func lead(ctx context.Context, clientConfig *rest.Config, d *driver.Driver, o *o
 	// Not ended by ctx: what happens while stopping is told, too.
 	broadcaster := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)))
 	defer broadcaster.Shutdown()
-	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: forEvents.CoreV1().Events("")})
+	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: forEvents.Events("")})
 
 	return sidecar.New(sidecar.Config{
-		Kube: kube, Transfer: transferClient, Snapshots: snapshotClient, Metadata: metadataClient,
+		Clients: sidecar.Clients{
+			Core: core, Storage: storage, Transfer: transfer,
+			Snapshots: snapshots, GroupSnapshots: groupSnapshots, Metadata: metadata,
+		},
 		Recorder: broadcaster.NewRecorder(scheme, corev1.EventSource{Component: "csi-transfer " + d.Info().Name}),
 		Metrics:  m,
 		Driver:   d,

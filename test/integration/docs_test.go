@@ -1,0 +1,136 @@
+// Copyright The csi-transfer Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/csi-transfer/csi-transfer/internal/docs"
+	"github.com/csi-transfer/csi-transfer/pkg/sidecar/protocol"
+	"github.com/csi-transfer/csi-transfer/test/cluster"
+)
+
+// repository is the root of the repository.
+var repository = filepath.Join("..", "..")
+
+// blocks are those of a document in a language. Without a heading they are all
+// of the document, else those under it.
+func (s *scene) blocks(document, heading, language string) []string {
+	s.Helper()
+	var found []string
+	for _, b := range must[[]docs.Block](s)(docs.Blocks(filepath.Join(repository, document))) {
+		if b.Language == language && (heading == "" || b.Heading == heading) {
+			found = append(found, b.Text)
+		}
+	}
+	if len(found) == 0 {
+		s.Fatalf("%s has no block of %s under %q", document, language, heading)
+	}
+	return found
+}
+
+// shell runs a script as an administrator who copies it from a document.
+func (s *scene) shell(script string, variables ...string) {
+	s.Helper()
+	kubectl := must[string](s)(cluster.Program(s.ctx, "kubectl", os.Stderr))
+	cmd := exec.CommandContext(s.ctx, "sh", "-eu", "-c", script)
+	cmd.Dir = repository
+	cmd.Env = append(os.Environ(), variables...)
+	// A home of its own: kubectl keeps there what it knows of an address.
+	cmd.Env = append(cmd.Env, "KUBECONFIG="+s.Kubeconfig, "PATH="+filepath.Dir(kubectl)+":"+os.Getenv("PATH"), "HOME="+s.TempDir())
+	if output, err := cmd.CombinedOutput(); err != nil {
+		s.Fatalf("%v:\n%s\n%s", err, script, output)
+	}
+}
+
+// TestDocs_Readme: the API server accepts the manifests in README, and its
+// commands, one after the other, transfer a claim.
+func TestDocs_Readme(t *testing.T) {
+	s := newScene(t)
+	for _, namespace := range []string{"prod", "dev"} {
+		s.must(s.CreateNamespace(s.ctx, namespace))
+	}
+	for _, manifest := range s.blocks("README.md", "", "yaml") {
+		file := filepath.Join(s.TempDir(), "manifest.yaml")
+		s.must(os.WriteFile(file, []byte(manifest), 0o600))
+		must[string](s)(s.Kubectl(s.ctx, "create", "--dry-run=server", "--validate=strict", "-f", file))
+	}
+
+	must[string](s)(s.Kubectl(s.ctx, "apply", "-f", filepath.Join(repository, "examples", "source-claim.yaml")))
+	source := s.bound("prod", "data")
+	// The approval covers only a claim that was created in an earlier second.
+	s.must(wait.PollUntilContextCancel(s.ctx, 50*time.Millisecond, true, func(context.Context) (bool, error) {
+		return time.Since(source.CreationTimestamp.Time) >= time.Second, nil
+	}))
+	for _, heading := range []string{"Install", "Transfer a claim"} {
+		for _, script := range s.blocks("README.md", heading, "sh") {
+			s.shell(script)
+		}
+	}
+	if claim := s.bound("dev", "data"); claim.Spec.VolumeName != source.Spec.VolumeName {
+		t.Errorf("dev/data has volume %s, not %s", claim.Spec.VolumeName, source.Spec.VolumeName)
+	}
+}
+
+// TestDocs_Operations: the commands that only look do so.
+func TestDocs_Operations(t *testing.T) {
+	s := newScene(t)
+	for _, heading := range []string{"What is going on", "Spent claims"} {
+		for _, script := range s.blocks("docs/operations.md", heading, "sh") {
+			s.shell(script)
+		}
+	}
+}
+
+// TestDocs_RecoveringByHand: without a sidecar, an administrator can end a
+// transfer either way with what the document says.
+func TestDocs_RecoveringByHand(t *testing.T) {
+	for name, end := range map[string]struct {
+		owner func(*protocol.Journal) protocol.Ref
+		check func(*scene, *corev1.PersistentVolume)
+	}{
+		"back":    {func(j *protocol.Journal) protocol.Ref { return j.Source }, (*scene).returned},
+		"forward": {func(j *protocol.Journal) protocol.Ref { return j.Claim }, (*scene).arrived},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			d := s.vendor(cluster.DriverOptions{})
+			sidecar := s.sidecarOf(d)
+			before, lift := s.inFlight()
+			sidecar.Kill()
+			lift()
+			j, err := protocol.ParseJournal(s.volume(before.Name), d.Name)
+			s.must(err)
+			s.handOver(before.Name, end.owner(j), j.ReclaimPolicy)
+			end.check(s, before)
+		})
+	}
+	// As a transfer leaves a volume whose claim was deleted after bind.
+	t.Run("abandoned", func(t *testing.T) {
+		s := newScene(t)
+		source := s.source()
+		before := s.volume(source.Spec.VolumeName)
+		s.patchVolume(before.Name, `{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`)
+		s.deleteClaim(s.giver, "data", true)
+		s.waitVolume(before.Name, func(pv *corev1.PersistentVolume) bool { return pv.Status.Phase == corev1.VolumeReleased })
+		s.handOver(before.Name, protocol.RefOf(s.claim(s.receiver, "data", on(before.Name))), corev1.PersistentVolumeReclaimDelete)
+		s.arrived(before)
+	})
+}
+
+// handOver follows the document.
+func (s *scene) handOver(volume string, owner protocol.Ref, policy corev1.PersistentVolumeReclaimPolicy) {
+	s.Helper()
+	for _, script := range s.blocks("docs/operations.md", "Recovering by hand", "sh") {
+		s.shell(script, "volume="+volume, "namespace="+owner.Namespace, "name="+owner.Name, "uid="+string(owner.UID), "policy="+string(policy))
+	}
+}
