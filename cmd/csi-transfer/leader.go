@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/kubernetes-csi/csi-lib-utils/standardflags"
-	"k8s.io/client-go/kubernetes"
+	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -39,15 +39,15 @@ func elect(ctx context.Context, clientConfig *rest.Config, lease string, mux *ht
 		return fmt.Errorf("naming this process for the lease: %w", err)
 	}
 	// A client of its own: many transfers at once must not delay the renewal.
-	client, err := kubernetes.NewForConfig(clientConfig)
+	leases, err := typedcoordinationv1.NewForConfig(clientConfig)
 	if err != nil {
-		return err
+		return fmt.Errorf("making the client for the lease: %w", err)
 	}
 	namespace := standard.LeaderElectionNamespace
 	if namespace == "" {
 		namespace = podNamespace()
 	}
-	lock, err := resourcelock.NewWithLabels(resourcelock.LeasesResourceLock, namespace, dns1123(lease), client.CoreV1(), client.CoordinationV1(),
+	lock, err := resourcelock.NewWithLabels(resourcelock.LeasesResourceLock, namespace, dns1123(lease), nil, leases,
 		resourcelock.ResourceLockConfig{Identity: hostname}, standard.LeaderElectionLabels)
 	if err != nil {
 		return err

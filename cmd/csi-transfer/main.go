@@ -57,6 +57,9 @@ var version = "unknown"
 
 const releaseLeaderElectionOnExit featuregate.Feature = "ReleaseLeaderElectionOnExit"
 
+// startTime is when what runs once at the start has run.
+const startTime = 10 * time.Second
+
 // options are the flags beside those that every CSI sidecar has.
 type options struct {
 	workers           int
@@ -175,6 +178,12 @@ func run(ctx context.Context, o *options, releaseOnExit bool) error {
 		return err
 	}
 	transferMetrics := sidecar.NewMetrics(csiMetrics.GetRegistry())
+
+	time.AfterFunc(startTime, func() {
+		if err := releaseProgramPages(); err != nil {
+			klog.FromContext(ctx).V(2).Info("Keeping the pages of the program resident", "err", err)
+		}
+	})
 
 	move := func(ctx context.Context) error { return lead(ctx, clientConfig, d, o, transferMetrics) }
 	if !standard.LeaderElection {

@@ -51,7 +51,7 @@ func (c *Controller) patch(ctx context.Context, o *protocol.Observation, p *prot
 	options := metav1.PatchOptions{FieldManager: fieldManager}
 	if p.Claim != nil {
 		name := types.NamespacedName{Namespace: p.Claim.Namespace, Name: p.Claim.Name}
-		written, err := c.kube.CoreV1().PersistentVolumeClaims(name.Namespace).Patch(ctx, name.Name, types.MergePatchType, p.Data, options)
+		written, err := c.core.PersistentVolumeClaims(name.Namespace).Patch(ctx, name.Name, types.MergePatchType, p.Data, options)
 		if apierrors.IsConflict(err) {
 			c.refreshClaim(ctx, name)
 		}
@@ -61,7 +61,7 @@ func (c *Controller) patch(ctx context.Context, o *protocol.Observation, p *prot
 		c.wroteClaim(written)
 		return nil, nil
 	}
-	written, err := c.kube.CoreV1().PersistentVolumes().Patch(ctx, p.Volume.Name, types.MergePatchType, p.Data, options)
+	written, err := c.core.PersistentVolumes().Patch(ctx, p.Volume.Name, types.MergePatchType, p.Data, options)
 	if apierrors.IsConflict(err) {
 		c.refreshVolume(ctx, p.Volume.Name)
 	}
@@ -102,10 +102,10 @@ func (c *Controller) record(o *protocol.Observation, p *protocol.Patch) {
 func (c *Controller) writeStatus(ctx context.Context, o *protocol.Observation, s *protocol.Status) error {
 	options := metav1.UpdateOptions{FieldManager: fieldManager}
 	if s.Request != nil {
-		written, err := c.transfer.TransferV1alpha1().NamespaceTransferRequests(s.Request.Namespace).UpdateStatus(ctx, s.Request, options)
+		written, err := c.transfer.NamespaceTransferRequests(s.Request.Namespace).UpdateStatus(ctx, s.Request, options)
 		if err != nil {
 			if apierrors.IsConflict(err) {
-				if fresh, err := c.transfer.TransferV1alpha1().NamespaceTransferRequests(s.Request.Namespace).Get(ctx, s.Request.Name, metav1.GetOptions{}); err == nil {
+				if fresh, err := c.transfer.NamespaceTransferRequests(s.Request.Namespace).Get(ctx, s.Request.Name, metav1.GetOptions{}); err == nil {
 					c.requests.recent.Mutation(fresh)
 				}
 			}
@@ -113,10 +113,10 @@ func (c *Controller) writeStatus(ctx context.Context, o *protocol.Observation, s
 		}
 		c.requests.recent.Mutation(written)
 	} else {
-		written, err := c.transfer.TransferV1alpha1().NamespaceTransferApprovals(s.Approval.Namespace).UpdateStatus(ctx, s.Approval, options)
+		written, err := c.transfer.NamespaceTransferApprovals(s.Approval.Namespace).UpdateStatus(ctx, s.Approval, options)
 		if err != nil {
 			if apierrors.IsConflict(err) {
-				if fresh, err := c.transfer.TransferV1alpha1().NamespaceTransferApprovals(s.Approval.Namespace).Get(ctx, s.Approval.Name, metav1.GetOptions{}); err == nil {
+				if fresh, err := c.transfer.NamespaceTransferApprovals(s.Approval.Namespace).Get(ctx, s.Approval.Name, metav1.GetOptions{}); err == nil {
 					c.approvals.recent.Mutation(fresh)
 				}
 			}
@@ -143,11 +143,14 @@ func (c *Controller) recordStatus(o *protocol.Observation, s *protocol.Status) {
 	}
 	switch {
 	case s.Completed:
+		source := types.NamespacedName{}
 		if s.Request != nil {
 			c.metrics.ended(resultCompleted, "")
+			source = types.NamespacedName{Namespace: s.Request.Spec.Source.Namespace, Name: s.Request.Spec.Source.Name}
+		} else { // the request may be gone
+			source = types.NamespacedName{Namespace: s.Approval.Namespace, Name: s.Approval.Spec.Source.Name}
 		}
-		c.event(corev1.EventTypeNormal, eventTransferred, fmt.Sprintf("%s/%s has moved to namespace %s by request %s",
-			o.Request.Spec.Source.Namespace, o.Request.Spec.Source.Name, o.Name.Namespace, o.Name.Name), objects...)
+		c.event(corev1.EventTypeNormal, eventTransferred, fmt.Sprintf("%s has moved to namespace %s by request %s", source, o.Name.Namespace, o.Name.Name), objects...)
 	case s.Refusal != nil:
 		kind := corev1.EventTypeWarning
 		if s.Refusal.Reason == protocol.ReasonReceivingClaimMissing {
@@ -180,7 +183,7 @@ func requestObject(r *v1alpha1.NamespaceTransferRequest) runtime.Object {
 // refreshVolume and refreshClaim replace what turned out to be stale, so that a
 // conflict costs one read and not the wait for an event.
 func (c *Controller) refreshVolume(ctx context.Context, name string) {
-	if pv, err := c.kube.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{}); err == nil {
+	if pv, err := c.core.PersistentVolumes().Get(ctx, name, metav1.GetOptions{}); err == nil {
 		c.volumes.recent.Mutation(pv)
 	} else {
 		klog.FromContext(ctx).V(2).Info("Cannot refresh volume after a conflict", "volume", name, "err", err)
@@ -188,7 +191,7 @@ func (c *Controller) refreshVolume(ctx context.Context, name string) {
 }
 
 func (c *Controller) refreshClaim(ctx context.Context, key types.NamespacedName) {
-	if claim, err := c.kube.CoreV1().PersistentVolumeClaims(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{}); err == nil {
+	if claim, err := c.core.PersistentVolumeClaims(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{}); err == nil {
 		c.wroteClaim(claim)
 	} else {
 		klog.FromContext(ctx).V(2).Info("Cannot refresh claim after a conflict", "claim", key, "err", err)

@@ -5,11 +5,15 @@ package sidecar
 
 import (
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/csi-transfer/csi-transfer/pkg/apis/transfer/v1alpha1"
@@ -115,6 +119,36 @@ func dataSource(c *corev1.PersistentVolumeClaim) []string {
 		return []string{ref.Kind + "/" + ref.Name}
 	}
 	return nil
+}
+
+// informer caches the objects of a resource, of one namespace or of all.
+// managedFields, which may be most of an object, are kept for volumes only:
+// there they tell who else writes.
+func informer(client rest.Interface, resource, namespace string, object runtime.Object, resync time.Duration, indexers cache.Indexers, change func(*metav1.ListOptions)) cache.SharedIndexInformer {
+	if change == nil {
+		change = func(*metav1.ListOptions) {}
+	}
+	i := cache.NewSharedIndexInformer(cache.NewFilteredListWatchFromClient(client, resource, namespace, change), object, resync, indexers)
+	if _, volumes := object.(*corev1.PersistentVolume); !volumes {
+		_ = i.SetTransform(stripManagedFields) // fails only once started
+	}
+	return i
+}
+
+func stripManagedFields(o any) (any, error) {
+	if object, ok := o.(metav1.Object); ok {
+		object.SetManagedFields(nil)
+	}
+	return o, nil
+}
+
+// named selects the object of a name, or all where it is empty.
+func named(name string) func(*metav1.ListOptions) {
+	return func(o *metav1.ListOptions) {
+		if name != "" {
+			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+		}
+	}
 }
 
 // trimPod keeps what says whether a pod uses a claim.

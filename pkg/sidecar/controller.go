@@ -12,40 +12,47 @@ import (
 	"sync"
 	"time"
 
-	snapshots "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
+	typedgroupsnapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/typed/volumegroupsnapshot/v1"
+	typedsnapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/typed/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	coreinformers "k8s.io/client-go/informers/core/v1"
-	storageinformers "k8s.io/client-go/informers/storage/v1"
-	"k8s.io/client-go/kubernetes"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	typedstoragev1 "k8s.io/client-go/kubernetes/typed/storage/v1"
 	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
 	"github.com/csi-transfer/csi-transfer/pkg/apis/transfer/v1alpha1"
-	transfer "github.com/csi-transfer/csi-transfer/pkg/client/clientset/versioned"
-	transferinformers "github.com/csi-transfer/csi-transfer/pkg/client/informers/externalversions/transfer/v1alpha1"
+	typedtransferv1alpha1 "github.com/csi-transfer/csi-transfer/pkg/client/clientset/versioned/typed/transfer/v1alpha1"
 	"github.com/csi-transfer/csi-transfer/pkg/driver"
 	"github.com/csi-transfer/csi-transfer/pkg/match"
 	"github.com/csi-transfer/csi-transfer/pkg/sidecar/protocol"
 )
 
+// Clients are those of the API groups that a Controller works with, and no
+// others: a clientset of all groups would be a third of the program.
+type Clients struct {
+	Core           typedcorev1.CoreV1Interface
+	Storage        typedstoragev1.StorageV1Interface
+	Transfer       typedtransferv1alpha1.TransferV1alpha1Interface
+	Snapshots      typedsnapshotv1.SnapshotV1Interface
+	GroupSnapshots typedgroupsnapshotv1.GroupsnapshotV1Interface
+	Metadata       metadata.Interface
+}
+
 // Config is what a Controller works with. All of it is required.
 type Config struct {
-	Kube      kubernetes.Interface
-	Transfer  transfer.Interface
-	Snapshots snapshots.Interface
-	Metadata  metadata.Interface
-	Recorder  record.EventRecorder
-	Metrics   *Metrics
+	Clients
+	Recorder record.EventRecorder
+	Metrics  *Metrics
 
 	Driver *driver.Driver
 	// Settings.Driver is filled in from Driver.
@@ -63,8 +70,8 @@ type Config struct {
 
 // Controller moves the volumes of one driver.
 type Controller struct {
-	kube     kubernetes.Interface
-	transfer transfer.Interface
+	core     typedcorev1.CoreV1Interface
+	transfer typedtransferv1alpha1.TransferV1alpha1Interface
 	metadata metadata.Interface
 	recorder record.EventRecorder
 	metrics  *Metrics
@@ -103,26 +110,23 @@ func New(c Config) *Controller {
 	settings := c.Settings
 	settings.Driver = c.Driver.Info()
 	k := &Controller{
-		kube: c.Kube, transfer: c.Transfer, metadata: c.Metadata, recorder: c.Recorder, metrics: c.Metrics,
+		core: c.Core, transfer: c.Transfer, metadata: c.Metadata, recorder: c.Recorder, metrics: c.Metrics,
 		settings: settings, workers: c.Workers, now: time.Now,
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](c.RetryStart, c.RetryMax),
 			workqueue.TypedRateLimitingQueueConfig[types.NamespacedName]{Name: "transfers"}),
-		lists:   newLists(c.Kube, c.Snapshots, settings.Driver.Name),
+		lists:   newLists(c.Clients, settings.Driver.Name),
 		holdoff: newHoldoff(c.RetryStart, c.RetryMax),
 	}
 	k.asker = newAsker(c.Driver, k.queue.Add)
 	k.watches = newWatches(k.open, k.queue.Add)
-	byNamespace := cache.Indexers{indexByNamespace: cache.MetaNamespaceIndexFunc}
-	k.requests.informer = transferinformers.NewNamespaceTransferRequestInformer(c.Transfer, metav1.NamespaceAll, c.Resync, cache.Indexers{indexBySource: indexer(sourceOf)})
-	k.approvals.informer = transferinformers.NewNamespaceTransferApprovalInformer(c.Transfer, metav1.NamespaceAll, 0, byNamespace)
-	k.volumes.informer = coreinformers.NewFilteredPersistentVolumeInformer(c.Kube, 0, cache.Indexers{indexByRequest: indexer(k.requestOf), indexByMember: indexer(k.membersOf)}, func(o *metav1.ListOptions) {
+	k.requests.informer = informer(c.Transfer.RESTClient(), "namespacetransferrequests", "", &v1alpha1.NamespaceTransferRequest{}, c.Resync, cache.Indexers{indexBySource: indexer(sourceOf)}, nil)
+	k.approvals.informer = informer(c.Transfer.RESTClient(), "namespacetransferapprovals", "", &v1alpha1.NamespaceTransferApproval{}, 0, cache.Indexers{indexByNamespace: cache.MetaNamespaceIndexFunc}, nil)
+	k.volumes.informer = informer(c.Core.RESTClient(), "persistentvolumes", "", &corev1.PersistentVolume{}, 0, cache.Indexers{indexByRequest: indexer(k.requestOf), indexByMember: indexer(k.membersOf)}, func(o *metav1.ListOptions) {
 		o.LabelSelector = labels.Set{v1alpha1.LabelInFlight: settings.Driver.Name}.String()
 	})
-	k.classes = storageinformers.NewStorageClassInformer(c.Kube, 0, nil)
-	k.csiDriver = storageinformers.NewFilteredCSIDriverInformer(c.Kube, 0, nil, func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, settings.Driver.Name).String()
-	})
+	k.classes = informer(c.Storage.RESTClient(), "storageclasses", "", &storagev1.StorageClass{}, 0, nil, nil)
+	k.csiDriver = informer(c.Storage.RESTClient(), "csidrivers", "", &storagev1.CSIDriver{}, 0, nil, named(settings.Driver.Name))
 	return k
 }
 
@@ -285,20 +289,27 @@ func (c *Controller) extraOf(key types.NamespacedName) []protocol.WatchRef {
 func (c *Controller) open(ref protocol.WatchRef) cache.SharedIndexInformer {
 	switch ref.Resource {
 	case claimResource:
-		informer := coreinformers.NewPersistentVolumeClaimInformer(c.kube, ref.Namespace, 0, cache.Indexers{indexByDataSource: indexer(dataSource)})
-		c.handleClaims(informer)
-		return informer
+		i := informer(c.core.RESTClient(), ref.Resource.Resource, ref.Namespace, &corev1.PersistentVolumeClaim{}, 0, cache.Indexers{indexByDataSource: indexer(dataSource)}, nil)
+		c.handleClaims(i)
+		return i
 	case podResource:
-		informer := coreinformers.NewPodInformer(c.kube, ref.Namespace, 0, cache.Indexers{indexByClaim: indexer(claimsOf)})
-		_ = informer.SetTransform(trimPod) // fails only once started
-		c.handlePods(informer)
-		return informer
+		i := informer(c.core.RESTClient(), ref.Resource.Resource, ref.Namespace, &corev1.Pod{}, 0, cache.Indexers{indexByClaim: indexer(claimsOf)}, nil)
+		_ = i.SetTransform(trimPod) // fails only once started
+		c.handlePods(i)
+		return i
 	}
-	return metadatainformer.NewFilteredMetadataInformer(c.metadata, ref.Resource, ref.Namespace, 0, nil, func(o *metav1.ListOptions) {
-		if ref.Name != "" {
-			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, ref.Name).String()
-		}
-	}).Informer()
+	resource := c.metadata.Resource(ref.Resource).Namespace(ref.Namespace)
+	change := named(ref.Name)
+	return cache.NewSharedIndexInformer(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			change(&o)
+			return resource.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+			change(&o)
+			return resource.Watch(ctx, o)
+		},
+	}, &metav1.PartialObjectMetadata{}, 0, nil)
 }
 
 // handlers calls changed with every version of an object: what an object was

@@ -9,12 +9,10 @@ import (
 
 	volumegroupsnapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	volumesnapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
-	snapshots "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
 	"github.com/csi-transfer/csi-transfer/pkg/sidecar/protocol"
@@ -59,10 +57,10 @@ type group struct {
 	selector labels.Selector
 }
 
-func newLists(kube kubernetes.Interface, snapshot snapshots.Interface, driver string) *lists {
+func newLists(c Clients, driver string) *lists {
 	return &lists{
 		pods: newBatch(func(ctx context.Context, l listing) (map[string][]string, error) {
-			list, err := kube.CoreV1().Pods(l.namespace).List(ctx, l.options())
+			list, err := c.Core.Pods(l.namespace).List(ctx, l.options())
 			if err != nil {
 				return nil, err
 			}
@@ -75,11 +73,11 @@ func newLists(kube kubernetes.Interface, snapshot snapshots.Interface, driver st
 			return byClaim, nil
 		}),
 		namespaces: newBatch(func(ctx context.Context, name string) (bool, error) {
-			ns, err := orNil(kube.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{}))
+			ns, err := orNil(c.Core.Namespaces().Get(ctx, name, metav1.GetOptions{}))
 			return err == nil && (ns == nil || ns.DeletionTimestamp != nil), err
 		}),
 		attachments: newBatch(func(ctx context.Context, l listing) (map[string][]protocol.Attachment, error) {
-			list, err := kube.StorageV1().VolumeAttachments().List(ctx, l.options())
+			list, err := c.Storage.VolumeAttachments().List(ctx, l.options())
 			if err != nil {
 				return nil, err
 			}
@@ -92,7 +90,7 @@ func newLists(kube kubernetes.Interface, snapshot snapshots.Interface, driver st
 			return byVolume, nil
 		}),
 		handles: newBatch(func(ctx context.Context, l listing) (map[string][]string, error) {
-			list, err := kube.CoreV1().PersistentVolumes().List(ctx, l.options())
+			list, err := c.Core.PersistentVolumes().List(ctx, l.options())
 			if err != nil {
 				return nil, err
 			}
@@ -105,7 +103,7 @@ func newLists(kube kubernetes.Interface, snapshot snapshots.Interface, driver st
 			return byHandle, nil
 		}),
 		snapshots: newBatch(func(ctx context.Context, l listing) (map[string][]protocol.Snapshot, error) {
-			list, err := snapshot.SnapshotV1().VolumeSnapshots(l.namespace).List(ctx, l.options())
+			list, err := c.Snapshots.VolumeSnapshots(l.namespace).List(ctx, l.options())
 			if noSuchResource(err) {
 				return nil, nil
 			} else if err != nil {
@@ -120,7 +118,7 @@ func newLists(kube kubernetes.Interface, snapshot snapshots.Interface, driver st
 			return byClaim, nil
 		}),
 		groups: newBatch(func(ctx context.Context, l listing) ([]group, error) {
-			list, err := snapshot.GroupsnapshotV1().VolumeGroupSnapshots(l.namespace).List(ctx, l.options())
+			list, err := c.GroupSnapshots.VolumeGroupSnapshots(l.namespace).List(ctx, l.options())
 			if noSuchResource(err) {
 				return nil, nil
 			} else if err != nil {
@@ -141,7 +139,7 @@ func newLists(kube kubernetes.Interface, snapshot snapshots.Interface, driver st
 		}),
 		contents: newBatch(func(ctx context.Context, l listing) (map[string][]protocol.Snapshot, error) {
 			byHandle := map[string][]protocol.Snapshot{}
-			list, err := snapshot.SnapshotV1().VolumeSnapshotContents().List(ctx, l.options())
+			list, err := c.Snapshots.VolumeSnapshotContents().List(ctx, l.options())
 			if err != nil && !noSuchResource(err) {
 				return nil, err
 			}
@@ -153,7 +151,7 @@ func newLists(kube kubernetes.Interface, snapshot snapshots.Interface, driver st
 					})
 				}
 			}
-			groups, err := snapshot.GroupsnapshotV1().VolumeGroupSnapshotContents().List(ctx, l.options())
+			groups, err := c.GroupSnapshots.VolumeGroupSnapshotContents().List(ctx, l.options())
 			if noSuchResource(err) {
 				return byHandle, nil
 			} else if err != nil {

@@ -116,7 +116,7 @@ func (c *Controller) receivers(request types.NamespacedName) []*corev1.Persisten
 // still being asked.
 func (c *Controller) readMore(ctx context.Context, o *protocol.Observation, r *protocol.Read) (bool, error) {
 	if r.Volume != "" && (o.Volume == nil || o.Volume.Name != r.Volume) {
-		pv, err := orNil(c.kube.CoreV1().PersistentVolumes().Get(ctx, r.Volume, metav1.GetOptions{}))
+		pv, err := orNil(c.core.PersistentVolumes().Get(ctx, r.Volume, metav1.GetOptions{}))
 		if err != nil {
 			return false, fmt.Errorf("reading PersistentVolume %s: %w", r.Volume, err)
 		}
@@ -191,10 +191,10 @@ func (c *Controller) askDriver(o *protocol.Observation, f *protocol.Facts, p par
 // readLive replaces the transfer's own objects, which came from caches, by what
 // the API server has.
 func (c *Controller) readLive(ctx context.Context, o *protocol.Observation, p parties) (err error) {
-	if o.Request, err = orNil(c.transfer.TransferV1alpha1().NamespaceTransferRequests(o.Name.Namespace).Get(ctx, o.Name.Name, metav1.GetOptions{})); err != nil {
+	if o.Request, err = orNil(c.transfer.NamespaceTransferRequests(o.Name.Namespace).Get(ctx, o.Name.Name, metav1.GetOptions{})); err != nil {
 		return fmt.Errorf("reading %s %s: %w", v1alpha1.RequestKind, o.Name, err)
 	}
-	approval, err := orNil(c.transfer.TransferV1alpha1().NamespaceTransferApprovals(p.approval.Namespace).Get(ctx, p.approval.Name, metav1.GetOptions{}))
+	approval, err := orNil(c.transfer.NamespaceTransferApprovals(p.approval.Namespace).Get(ctx, p.approval.Name, metav1.GetOptions{}))
 	if err != nil {
 		return fmt.Errorf("reading %s %s: %w", v1alpha1.ApprovalKind, p.approval, err)
 	}
@@ -229,7 +229,7 @@ func (c *Controller) readLive(ctx context.Context, o *protocol.Observation, p pa
 }
 
 func (c *Controller) liveClaim(ctx context.Context, key types.NamespacedName) (*corev1.PersistentVolumeClaim, error) {
-	claim, err := orNil(c.kube.CoreV1().PersistentVolumeClaims(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{}))
+	claim, err := orNil(c.core.PersistentVolumeClaims(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{}))
 	if err != nil {
 		return nil, fmt.Errorf("reading PersistentVolumeClaim %s: %w", key, err)
 	}
