@@ -101,7 +101,9 @@ func TestR15_InFlightTheVolumeBelongsToTheTransfer(t *testing.T) {
 		says string
 	}{
 		"deleting it": {
-			func() error { return s.Client.CoreV1().PersistentVolumes().Delete(s.ctx, pv.Name, metav1.DeleteOptions{}) },
+			func() error {
+				return s.Client.CoreV1().PersistentVolumes().Delete(s.ctx, pv.Name, metav1.DeleteOptions{})
+			},
 			"must not be deleted",
 		},
 		"its reclaim policy": {

@@ -44,6 +44,12 @@ type scene struct {
 	giver, receiver string
 	// class is the StorageClass of new claims.
 	class string
+	// own is the driver of the scene's own, if it has one.
+	own *cluster.Driver
+	// moving is the name of the volume that source has made.
+	moving string
+	// kept is what a test has put aside for later.
+	kept *corev1.PersistentVolume
 }
 
 // scenes counts them, for names.
@@ -129,7 +135,7 @@ func (s *scene) approvals() typedv1alpha1.NamespaceTransferApprovalInterface {
 }
 
 // vendor brings a driver of the test's own, with a class that new claims use.
-// They end with the test. The sidecar comes with sidecarOf.
+// They end with the test. Its sidecar is started by sidecarOf.
 func (s *scene) vendor(options cluster.DriverOptions) *cluster.Driver {
 	s.Helper()
 	options.Name = fmt.Sprintf("mock-%d.example.com", scenes.Add(1))
@@ -141,11 +147,12 @@ func (s *scene) vendor(options cluster.DriverOptions) *cluster.Driver {
 			}
 		}
 	})
-	s.newClass(func(c *storagev1.StorageClass) { c.Provisioner = d.Name })
+	s.own = d
+	s.newClass()
 	return d
 }
 
-// sidecarOf starts the sidecar of a driver of the test's own.
+// sidecarOf starts the sidecar of a driver of the scene's own.
 func (s *scene) sidecarOf(d *cluster.Driver, flags ...string) *cluster.Process {
 	s.Helper()
 	p := must[*cluster.Process](s)(s.startSidecar(s.ctx, d.Name, d, flags...))
@@ -153,10 +160,18 @@ func (s *scene) sidecarOf(d *cluster.Driver, flags ...string) *cluster.Process {
 	return p
 }
 
+// driverName is that of the driver that the scene's volumes are of.
+func (s *scene) driverName() string {
+	if s.own != nil {
+		return s.own.Name
+	}
+	return driverName
+}
+
 // newClass makes a class of the scene's own, which new claims use.
 func (s *scene) newClass(change ...func(*storagev1.StorageClass)) *storagev1.StorageClass {
 	s.Helper()
-	c := class(fmt.Sprintf("class-%d", scenes.Add(1)), driverName)
+	c := class(fmt.Sprintf("class-%d", scenes.Add(1)), s.driverName())
 	for _, f := range change {
 		f(c)
 	}
@@ -211,7 +226,9 @@ func (s *scene) bound(namespace, name string) *corev1.PersistentVolumeClaim {
 func (s *scene) source(change ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
 	s.Helper()
 	s.claim(s.giver, "data", change...)
-	return s.bound(s.giver, "data")
+	source := s.bound(s.giver, "data")
+	s.moving = source.Spec.VolumeName
+	return source
 }
 
 // receive makes the claim data in the receiving namespace, for take-data.
@@ -220,18 +237,23 @@ func (s *scene) receive(change ...func(*corev1.PersistentVolumeClaim)) *corev1.P
 	return s.claim(s.receiver, "data", append([]func(*corev1.PersistentVolumeClaim){from("take-data")}, change...)...)
 }
 
-// static makes a volume by hand, for the class of new claims.
-func (s *scene) static(name string, change ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
+// static makes a volume by hand, for a claim of the scene. The class is one of
+// the scene's own: the binder gives a volume to any claim that it suits.
+func (s *scene) static(name, claimNamespace, claimName string, change ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
 	s.Helper()
+	if s.class == className {
+		s.newClass()
+	}
 	pv := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: s.giver + "-" + name},
 		Spec: corev1.PersistentVolumeSpec{
 			StorageClassName:              s.class,
+			ClaimRef:                      &corev1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: claimNamespace, Name: claimName},
 			AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
 			PersistentVolumeSource: corev1.PersistentVolumeSource{
-				CSI: &corev1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: s.giver + "-" + name},
+				CSI: &corev1.CSIPersistentVolumeSource{Driver: s.driverName(), VolumeHandle: s.giver + "-" + name},
 			},
 		},
 	}
@@ -345,12 +367,13 @@ func (s *scene) lookedAt() {
 	later.spent()
 }
 
-// contains fails unless a text has all that a user needs from it. {giver} and
-// {receiver} stand for the namespaces.
+// contains fails unless a text has all that a user needs from it, where names
+// stand for what they are in this scene.
 func (s *scene) contains(text string, wants ...string) {
 	s.Helper()
+	names := strings.NewReplacer("{giver}", s.giver, "{receiver}", s.receiver, "{volume}", s.moving, "{class}", s.class, "{driver}", s.driverName())
 	for _, want := range wants {
-		want = strings.NewReplacer("{giver}", s.giver, "{receiver}", s.receiver).Replace(want)
+		want = names.Replace(want)
 		if !strings.Contains(text, want) {
 			s.Errorf("%q does not say %q", text, want)
 		}
