@@ -142,15 +142,11 @@ func (c *Controller) recordStatus(o *protocol.Observation, s *protocol.Status) {
 		objects = append(objects, s.Approval)
 	}
 	switch {
-	case s.Completed:
-		source := types.NamespacedName{}
-		if s.Request != nil {
-			c.metrics.ended(resultCompleted, "")
-			source = types.NamespacedName{Namespace: s.Request.Spec.Source.Namespace, Name: s.Request.Spec.Source.Name}
-		} else { // the request may be gone
-			source = types.NamespacedName{Namespace: s.Approval.Namespace, Name: s.Approval.Spec.Source.Name}
-		}
-		c.event(corev1.EventTypeNormal, eventTransferred, fmt.Sprintf("%s has moved to namespace %s by request %s", source, o.Name.Namespace, o.Name.Name), objects...)
+	case s.Completed && s.Request != nil:
+		c.metrics.ended(resultCompleted, "")
+		c.event(corev1.EventTypeNormal, eventTransferred, moved(s.Request.Spec.Source.Namespace, s.Request.Spec.Source.Name, o.Name), objects...)
+	case s.Completed: // the request may be gone
+		c.event(corev1.EventTypeNormal, eventTransferred, moved(s.Approval.Namespace, s.Approval.Spec.Source.Name, o.Name), objects...)
 	case s.Refusal != nil:
 		kind := corev1.EventTypeWarning
 		if s.Refusal.Reason == protocol.ReasonReceivingClaimMissing {
@@ -158,6 +154,10 @@ func (c *Controller) recordStatus(o *protocol.Observation, s *protocol.Status) {
 		}
 		c.event(kind, string(s.Refusal.Reason), s.Refusal.Message, objects...)
 	}
+}
+
+func moved(namespace, name string, request types.NamespacedName) string {
+	return fmt.Sprintf("%s/%s has moved to namespace %s by request %s", namespace, name, request.Namespace, request.Name)
 }
 
 func (c *Controller) event(kind, reason, message string, objects ...runtime.Object) {

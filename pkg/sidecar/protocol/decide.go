@@ -35,7 +35,7 @@ func (o *Observation) decide() Action {
 	case r.Spec.Source.Kind != "PersistentVolumeClaim" || r.Spec.Source.APIGroup != "":
 		return wait("another controller moves " + r.Spec.Source.Kind)
 	case match.Completed(r):
-		if a := o.spend(); a != nil {
+		if a := o.spend(r.UID); a != nil {
 			return *a
 		}
 		return wait("completed")
@@ -73,7 +73,7 @@ func (o *Observation) arrived() *Action {
 	if pv == nil || pv.Spec.CSI == nil || pv.Spec.CSI.Driver != o.Driver.Name || pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != o.Receivers[i].UID {
 		return nil
 	}
-	return o.complete(pv)
+	return o.complete()
 }
 
 func (o *Observation) match() Action {

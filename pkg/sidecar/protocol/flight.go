@@ -40,6 +40,15 @@ func (f flight) decide() Action {
 	return f.report(refuse(ReasonVolumeTaken, "spec.claimRef of PersistentVolume %s was set to %s %s/%s by %s", f.pv.Name, ref.Kind, ref.Namespace, ref.Name, claimRefWriter(f.pv)))
 }
 
+// request is the transfer's own, while it exists. Another may have its name by
+// now, which has nothing to do with this volume.
+func (f flight) request() *v1alpha1.NamespaceTransferRequest {
+	if f.Request == nil || f.Request.UID != f.j.Request.UID {
+		return nil
+	}
+	return f.Request
+}
+
 // source is the claim that gives, while it can still take the volume back.
 func (f flight) source() *corev1.PersistentVolumeClaim {
 	if f.Source == nil || f.Source.UID != f.j.Source.UID || f.Source.DeletionTimestamp != nil {
@@ -112,8 +121,8 @@ func (f flight) verify(s subject, giver bool) []*Refusal {
 
 // cancelled says why the transfer is not to go on, if it is not.
 func (f flight) cancelled() *Refusal {
-	switch {
-	case f.Request == nil || f.Request.UID != f.j.Request.UID || f.Request.DeletionTimestamp != nil:
+	switch r := f.request(); {
+	case r == nil || r.DeletionTimestamp != nil:
 		return refuse(ReasonRequestDeleted, "%s %s was deleted", v1alpha1.RequestKind, f.j.Request)
 	case !slices.ContainsFunc(f.Approvals, func(a *v1alpha1.NamespaceTransferApproval) bool {
 		return a.UID == f.j.Approval.UID && a.DeletionTimestamp == nil
@@ -175,15 +184,27 @@ func (f flight) bound() Action {
 		return f.report(refuse(ReasonVolumeBeingDeleted, "PersistentVolume %s was deleted in flight, so that %s cannot be bound to it; it is kept with policy Retain", f.pv.Name, claimName(claim)))
 	case claim.Spec.VolumeName == "" || claim.Status.Phase != corev1.ClaimBound || f.pv.Status.Phase != corev1.VolumeBound:
 		return wait("the binder has not bound the receiving claim yet")
-	case f.pv.DeletionTimestamp != nil:
-		// Without our finalizer the object would be gone at once, under a claim
-		// that uses it. It stays, with policy Retain, until the claim is deleted.
-		if a := f.complete(f.pv); a != nil {
+	}
+	// Otherwise the request is completed when the volume is as it was before.
+	if f.request() == nil || f.pv.DeletionTimestamp != nil {
+		if a := f.complete(); a != nil {
 			return *a
 		}
+	}
+	if f.pv.DeletionTimestamp != nil {
+		// Without our finalizer the object would be gone at once, under a claim
+		// that uses it. It stays, with policy Retain, until the claim is deleted.
 		return wait("the volume was deleted in flight and is kept until its claim is deleted")
 	}
 	return restore("bound to the receiving claim", f.pv, f.j)
+}
+
+// complete tells of the end of the transfer those who are still there.
+func (f flight) complete() *Action {
+	if f.request() == nil {
+		return f.spend(f.j.Request.UID)
+	}
+	return f.Observation.complete()
 }
 
 // afterBind: the volume was bound to the receiving claim and somebody took it

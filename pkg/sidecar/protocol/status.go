@@ -8,6 +8,7 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/csi-transfer/csi-transfer/pkg/apis/transfer/v1alpha1"
@@ -102,10 +103,10 @@ func (o *Observation) refusedApproval(approval *v1alpha1.NamespaceTransferApprov
 }
 
 // statuses brings request and approval to a phase and a refusal, one write at a
-// time, and returns nil when both say it.
+// time, and returns nil when both say it. What is completed stays so.
 func (f flight) statuses(phase v1alpha1.Phase, refusal *Refusal) *Action {
 	var write *Status
-	if f.Request != nil && f.Request.UID == f.j.Request.UID {
+	if r := f.request(); r != nil && !match.Completed(r) {
 		write = f.requestStatus(func(r *v1alpha1.NamespaceTransferRequest) {
 			r.Status.Phase = phase
 			f.refused(r, refusal)
@@ -113,7 +114,7 @@ func (f flight) statuses(phase v1alpha1.Phase, refusal *Refusal) *Action {
 	}
 	if write == nil {
 		for _, a := range f.Approvals {
-			if a.UID == f.j.Approval.UID {
+			if a.UID == f.j.Approval.UID && !match.Spent(a) {
 				write = f.refusedApproval(a, phase, refusal)
 			}
 		}
@@ -127,7 +128,7 @@ func (f flight) statuses(phase v1alpha1.Phase, refusal *Refusal) *Action {
 
 // complete brings the request, then the approval, to Completed, and returns nil
 // when both are.
-func (o *Observation) complete(pv *corev1.PersistentVolume) *Action {
+func (o *Observation) complete() *Action {
 	write := o.requestStatus(func(r *v1alpha1.NamespaceTransferRequest) {
 		if match.Completed(r) {
 			return
@@ -138,16 +139,16 @@ func (o *Observation) complete(pv *corev1.PersistentVolume) *Action {
 			"PersistentVolume "+r.Status.VolumeName+" has moved here"))
 	})
 	if write == nil {
-		return o.spend()
+		return o.spend(o.Request.UID)
 	}
 	write.Completed = true
 	return &Action{Why: "the volume has moved", Status: write}
 }
 
-// spend brings the approval that a completed request was reserved to Completed.
-func (o *Observation) spend() *Action {
+// spend brings the approval that is reserved for a request to Completed.
+func (o *Observation) spend(request types.UID) *Action {
 	for _, approval := range o.Approvals {
-		if !match.ReservedFor(approval, o.Request) {
+		if approval.Status.Request == nil || approval.Status.Request.UID != request {
 			continue
 		}
 		write := o.approvalStatus(approval, func(a *v1alpha1.NamespaceTransferApproval) {
