@@ -93,8 +93,11 @@ func (c *Controller) record(o *protocol.Observation, p *protocol.Patch) {
 	case protocol.Repark, protocol.Retain:
 		c.event(corev1.EventTypeWarning, string(p.Step), fmt.Sprintf("somebody changed the volume while it was in flight (request %s); changed back", j.Request), p.Volume, requestObject(o.Request))
 	case protocol.Restore:
-		if j.Bound {
+		switch {
+		case j.Bound:
 			c.metrics.took(c.now().Sub(j.Parked.Time))
+		case j.Reason == "": // somebody else handed it back, and may do so again
+			c.holdoff.failed(o.Name, c.now())
 		}
 	}
 }

@@ -4,6 +4,7 @@
 package protocol
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -32,6 +33,9 @@ func (f flight) decide() Action {
 	case bound:
 		return f.bound()
 	case returning:
+		if f.j.Bound {
+			return repark("somebody handed the volume back, which the receiver may have written to", f.pv, *f.j)
+		}
 		return f.returning()
 	case unowned:
 		return repark("claimRef lost its UID", f.pv, *f.j)
@@ -87,16 +91,8 @@ func (f flight) parked() Action {
 	if !f.live() {
 		return f.readLive("verify")
 	}
-	s := subject{Observation: f.Observation, pv: f.pv, verify: true}
 	giver := f.source()
-	if giver == nil {
-		// The checks name the claim that gave, whatever has its name now.
-		o := *f.Observation
-		o.Source = &corev1.PersistentVolumeClaim{}
-		o.Source.Namespace, o.Source.Name, o.Source.UID = f.j.Source.Namespace, f.j.Source.Name, f.j.Source.UID
-		s.Observation = &o
-	}
-	refusal := merge(f.verify(s, giver != nil))
+	refusal := merge(f.verify(giver != nil))
 	switch {
 	case refusal == nil && f.Driver.SetOwner && f.Facts.Owner != RefOf(f.Receivers[0]):
 		return f.setOwner(f.j.Source, RefOf(f.Receivers[0]))
@@ -111,12 +107,23 @@ func (f flight) parked() Action {
 
 // verify repeats the checks on what was read live. Where the giver is gone, what
 // the claim's own state could tell no longer matters.
-func (f flight) verify(s subject, giver bool) []*Refusal {
+func (f flight) verify(giver bool) []*Refusal {
 	groups := [][]check{volumeChecks, factChecks, claimChecks}
 	if giver {
 		groups = slices.Insert(groups, 0, sourceChecks)
 	}
-	return preflight(s, groups...)
+	return preflight(f.subject(giver), groups...)
+}
+
+// subject is what the checks look at. They name the claim that gave, whatever
+// has its name now.
+func (f flight) subject(giver bool) subject {
+	o := *f.Observation
+	if !giver {
+		o.Source = &corev1.PersistentVolumeClaim{}
+		o.Source.Namespace, o.Source.Name, o.Source.UID = f.j.Source.Namespace, f.j.Source.Name, f.j.Source.UID
+	}
+	return subject{Observation: &o, pv: f.pv, verify: true}
 }
 
 // cancelled says why the transfer is not to go on, if it is not.
@@ -216,6 +223,12 @@ func (f flight) afterBind() Action {
 		return f.abandonReceiver()
 	case claim.Spec.VolumeName != "" && claim.Spec.VolumeName != f.pv.Name:
 		return f.boundElsewhere()
+	case !f.live():
+		return f.readLive("about to bind again")
+	}
+	// It may have been the source claim's meanwhile.
+	if refusal := pods(f.subject(false)); refusal != nil {
+		return f.report(refusal)
 	}
 	return bind("bound before", f.pv, *f.j, claim)
 }
@@ -260,7 +273,11 @@ func (f flight) returning() Action {
 	case source.Status.Phase != corev1.ClaimBound:
 		return wait("the source claim is not Bound yet")
 	}
-	if a := f.statuses(v1alpha1.PhasePending, &Refusal{Reason: f.j.Reason, Message: f.j.Message}); a != nil {
+	refusal := &Refusal{Reason: f.j.Reason, Message: f.j.Message}
+	if refusal.Reason == "" {
+		refusal = &Refusal{Reason: ReasonVolumeTaken, Message: fmt.Sprintf("PersistentVolume %s was handed back to %s by %s; the transfer is tried again", f.pv.Name, claimName(source), claimRefWriter(f.pv))}
+	}
+	if a := f.statuses(v1alpha1.PhasePending, refusal); a != nil {
 		return *a
 	}
 	if f.pv.DeletionTimestamp != nil {

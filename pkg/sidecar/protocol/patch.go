@@ -94,7 +94,9 @@ func park(o *Observation, pv *corev1.PersistentVolume, approval *v1alpha1.Namesp
 }
 
 func repark(why string, pv *corev1.PersistentVolume, j Journal) Action {
-	return patchVolume(Repark, why, pv, journalled(j), object{
+	metadata := journalled(j)
+	metadata["annotations"].(object)[boundByController] = nil // the binder may have set it
+	return patchVolume(Repark, why, pv, metadata, object{
 		"claimRef":                      refToRequest(j.Request),
 		"persistentVolumeReclaimPolicy": corev1.PersistentVolumeReclaimRetain,
 	})

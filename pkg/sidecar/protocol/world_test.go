@@ -474,7 +474,10 @@ func (w *world) patch(p *protocol.Patch) (name, change string, err error) {
 	after := w.merge(i, current, p.Data)
 	w.put(i, after)
 	w.saw(i)
-	if p.Step == protocol.Return {
+	if p.Claim != nil {
+		return i.String(), changes(current, after), nil
+	}
+	if j, _ := protocol.ParseJournal(p.Volume, driverName); p.Step == protocol.Return || p.Step == protocol.Restore && !j.Bound && j.Reason == "" {
 		w.memory.attempts++
 		w.memory.notBefore = w.now.Add(time.Second << (w.memory.attempts - 1))
 	}
