@@ -146,9 +146,11 @@ func (c *Controller) readMore(ctx context.Context, o *protocol.Observation, r *p
 
 // parties are who takes part in a transfer, from the journal once it is written.
 type parties struct {
-	source, claim, request protocol.Ref
-	// approval is known from the journal only.
-	approval protocol.Ref
+	source, request protocol.Ref
+	// to is the claim that would receive the volume now.
+	to protocol.Ref
+	// approval and claim are known from the journal only.
+	approval, claim protocol.Ref
 }
 
 func (c *Controller) partiesOf(o *protocol.Observation) parties {
@@ -158,17 +160,18 @@ func (c *Controller) partiesOf(o *protocol.Observation) parties {
 	} else {
 		p = parties{source: protocol.RefOf(o.Source), request: protocol.RefOf(o.Request)}
 	}
+	p.to = p.claim
 	if len(o.Receivers) == 1 {
-		p.claim = protocol.RefOf(o.Receivers[0])
+		p.to = protocol.RefOf(o.Receivers[0])
 	}
 	return p
 }
 
 // askDriver returns false until the driver has answered.
 func (c *Controller) askDriver(o *protocol.Observation, f *protocol.Facts, p parties) bool {
-	if p.claim != (protocol.Ref{}) {
+	if p.to != (protocol.Ref{}) {
 		l, _ := protocol.LinkageOf(c.settings.Driver, f.Class)
-		v, ready := c.asker.volume(c.base, o.Name, o.Volume.PV, p.source, p.claim, p.request, l == driver.LinkageSnapshots)
+		v, ready := c.asker.volume(c.base, o.Name, o.Volume.PV, p.source, p.to, p.request, l == driver.LinkageSnapshots)
 		if !ready {
 			return false
 		}
