@@ -87,9 +87,7 @@ func (c *Controller) record(o *protocol.Observation, p *protocol.Patch) {
 			claimObject(j.Source), claimObject(j.Claim), requestObject(o.Request))
 	case protocol.Abandon:
 		c.metrics.ended(resultAbandoned, "")
-		c.event(corev1.EventTypeWarning, string(protocol.ReasonReceivingClaimDeleted),
-			fmt.Sprintf("the claim that had the volume was deleted before its transfer (request %s) was complete; the volume is kept with policy Retain", j.Request),
-			p.Volume, requestObject(o.Request))
+		c.event(corev1.EventTypeWarning, string(p.Refusal.Reason), p.Refusal.Message, p.Volume, requestObject(o.Request))
 	case protocol.Repark, protocol.Retain:
 		c.event(corev1.EventTypeWarning, string(p.Step), fmt.Sprintf("somebody changed the volume while it was in flight (request %s); changed back", j.Request), p.Volume, requestObject(o.Request))
 	case protocol.Restore:

@@ -88,7 +88,7 @@ type Patch struct {
 	Claim  *corev1.PersistentVolumeClaim
 	// Data is the JSON merge patch.
 	Data []byte
-	// Refusal is why the volume goes back, for Return.
+	// Refusal is why the volume goes back or is given up, for Return and Abandon.
 	Refusal *Refusal
 }
 

@@ -52,7 +52,7 @@ func (o *Observation) decide() Action {
 // then the condition tells where the volume is, and nothing else would.
 func (o *Observation) abandoned() bool {
 	c := meta.FindStatusCondition(o.Request.Status.Conditions, v1alpha1.ConditionTransferred)
-	return c != nil && c.Reason == string(ReasonReceivingClaimDeleted)
+	return c != nil && (c.Reason == string(ReasonReceivingClaimDeleted) || c.Reason == string(ReasonSourceDeleted))
 }
 
 // arrived recognises, from the objects alone, a volume that is bound to the

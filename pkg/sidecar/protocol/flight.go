@@ -80,7 +80,8 @@ func (f flight) parked() Action {
 	if f.pv.Status.Phase != corev1.VolumeReleased {
 		return f.untilTimeout("the binder has not released the volume yet")
 	}
-	if source := f.source(); source != nil {
+	// One that is about to go is Lost first, too: others look at its phase alone.
+	if source := f.Source; source != nil && source.UID == f.j.Source.UID {
 		if source.Annotations[v1alpha1.AnnotationTransferUID] != string(f.j.Request.UID) {
 			return mark(source, f.j)
 		}
@@ -92,6 +93,9 @@ func (f flight) parked() Action {
 		return f.readLive("verify")
 	}
 	giver := f.source()
+	if off := f.calledOff(); off != nil && giver == nil {
+		return f.keep(f.j.Source, refuse(ReasonSourceDeleted, "PersistentVolumeClaim %s was deleted while PersistentVolume %s was in flight, and the transfer was called off (%s); the volume is kept with policy Retain", f.j.Source, f.pv.Name, off.Reason))
+	}
 	refusal := merge(f.verify(giver != nil))
 	switch {
 	case refusal == nil && f.Driver.SetOwner && f.Facts.Owner != RefOf(f.Receivers[0]):
@@ -128,15 +132,27 @@ func (f flight) subject(giver bool) subject {
 
 // cancelled says why the transfer is not to go on, if it is not.
 func (f flight) cancelled() *Refusal {
-	switch r := f.request(); {
+	if off := f.calledOff(); off != nil {
+		return off
+	}
+	if !f.Now.Before(f.deadline()) {
+		return refuse(ReasonTimedOut, "PersistentVolume %s has been parked for %s (phase %s, source claim %s)", f.pv.Name, f.VerifyTimeout, f.pv.Status.Phase, sourcePhase(f.Source))
+	}
+	return nil
+}
+
+// calledOff says which side no longer agrees. An approval that goes with its
+// namespace was not taken back.
+func (f flight) calledOff() *Refusal {
+	r := f.request()
+	approved := slices.ContainsFunc(f.Approvals, func(a *v1alpha1.NamespaceTransferApproval) bool {
+		return a.UID == f.j.Approval.UID && a.DeletionTimestamp == nil
+	})
+	switch {
 	case r == nil || r.DeletionTimestamp != nil:
 		return refuse(ReasonRequestDeleted, "%s %s was deleted", v1alpha1.RequestKind, f.j.Request)
-	case !slices.ContainsFunc(f.Approvals, func(a *v1alpha1.NamespaceTransferApproval) bool {
-		return a.UID == f.j.Approval.UID && a.DeletionTimestamp == nil
-	}):
+	case !approved && !(f.live() && f.Facts.SourceNamespaceGone):
 		return refuse(ReasonApprovalWithdrawn, "%s %s was deleted", v1alpha1.ApprovalKind, f.j.Approval)
-	case !f.Now.Before(f.deadline()):
-		return refuse(ReasonTimedOut, "PersistentVolume %s has been parked for %s (phase %s, source claim %s)", f.pv.Name, f.VerifyTimeout, f.pv.Status.Phase, sourcePhase(f.Source))
 	}
 	return nil
 }
@@ -184,7 +200,7 @@ func (f flight) bound() Action {
 	claim := f.receiver()
 	switch {
 	case claim == nil:
-		return f.abandonReceiver()
+		return f.keepFromReceiver()
 	case claim.Spec.VolumeName != "" && claim.Spec.VolumeName != f.pv.Name:
 		return f.boundElsewhere()
 	case claim.Spec.VolumeName == "" && f.pv.DeletionTimestamp != nil:
@@ -220,7 +236,7 @@ func (f flight) afterBind() Action {
 	claim := f.receiver()
 	switch {
 	case claim == nil:
-		return f.abandonReceiver()
+		return f.keepFromReceiver()
 	case claim.Spec.VolumeName != "" && claim.Spec.VolumeName != f.pv.Name:
 		return f.boundElsewhere()
 	case !f.live():
@@ -241,29 +257,26 @@ func (f flight) boundElsewhere() Action {
 	return repark("the receiving claim was bound to another volume", f.pv, j)
 }
 
-func (f flight) abandonReceiver() Action {
+func (f flight) keepFromReceiver() Action {
+	return f.keep(f.j.Claim, refuse(ReasonReceivingClaimDeleted, "PersistentVolumeClaim %s was deleted; PersistentVolume %s is kept with policy Retain", f.j.Claim, f.pv.Name))
+}
+
+// keep ends a transfer whose volume was last a claim's that its user deleted.
+func (f flight) keep(last Ref, refusal *Refusal) Action {
 	if !f.live() {
-		return f.readLive("the receiving claim seems gone")
+		return f.readLive(fmt.Sprintf("claim %s seems gone", last))
 	}
-	refusal := refuse(ReasonReceivingClaimDeleted, "PersistentVolumeClaim %s was deleted; PersistentVolume %s is kept with policy Retain", f.j.Claim, f.pv.Name)
 	if a := f.statuses(v1alpha1.PhasePending, refusal); a != nil {
 		return *a
 	}
-	return abandon("the receiving claim was deleted", f.pv, f.j.Claim)
+	return abandon(f.pv, last, refusal)
 }
 
 // returning: the volume belongs to the source claim again.
 func (f flight) returning() Action {
 	source := f.Source
 	if source == nil || source.UID != f.j.Source.UID {
-		if !f.live() {
-			return f.readLive("the source claim seems gone")
-		}
-		refusal := refuse(ReasonSourceDeleted, "PersistentVolumeClaim %s was deleted while PersistentVolume %s was handed back to it", f.j.Source, f.pv.Name)
-		if a := f.statuses(v1alpha1.PhasePending, refusal); a != nil {
-			return *a
-		}
-		return abandon("the source claim was deleted", f.pv, f.j.Source)
+		return f.keep(f.j.Source, refuse(ReasonSourceDeleted, "PersistentVolumeClaim %s was deleted while PersistentVolume %s was handed back to it; the volume is kept with policy Retain", f.j.Source, f.pv.Name))
 	}
 	switch {
 	case f.pv.Status.Phase != corev1.VolumeBound:

@@ -147,8 +147,10 @@ func restore(why string, pv *corev1.PersistentVolume, j *Journal) Action {
 
 // abandon leaves an ordinary Released volume with policy Retain that refers to
 // the claim that had it last.
-func abandon(why string, pv *corev1.PersistentVolume, last Ref) Action {
-	return patchVolume(Abandon, why, pv, unmarked(pv), object{"claimRef": refToClaim(last)})
+func abandon(pv *corev1.PersistentVolume, last Ref, r *Refusal) Action {
+	a := patchVolume(Abandon, "nobody may have the volume: "+string(r.Reason), pv, unmarked(pv), object{"claimRef": refToClaim(last)})
+	a.Patch.Refusal = r
+	return a
 }
 
 func retain(pv *corev1.PersistentVolume) Action {

@@ -125,7 +125,7 @@ var Reasons = []ReasonInfo{
 	{ReasonWriteRefused, `the API server refuses a write of the transfer, for instance by an admission policy`, `the administrator lets the sidecar's write pass; it is tried again`},
 	{ReasonVolumeTaken, `somebody else set the claimRef of a volume in flight`, `the administrator decides whose the volume is; the sidecar does not touch it`},
 	{ReasonReceivingClaimDeleted, `the receiving claim was deleted before the transfer was complete; the volume is kept with policy Retain`, `the administrator decides whose the volume is`},
-	{ReasonSourceDeleted, `the source claim was deleted while the volume was in flight; the volume is kept until it can be received, or with policy Retain`, `create the receiving claim as status.required says`},
+	{ReasonSourceDeleted, `the source claim was deleted while the volume went back to it, or before the transfer was called off; the volume is kept with policy Retain`, `the administrator decides whose the volume is`},
 }
 
 var remedies = func() map[Reason]string {
