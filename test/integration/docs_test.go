@@ -67,18 +67,31 @@ func TestDocs_Readme(t *testing.T) {
 
 	must[string](s)(s.Kubectl(s.ctx, "apply", "-f", filepath.Join(repository, "examples", "source-claim.yaml")))
 	source := s.bound("prod", "data")
-	// The approval covers only a claim that was created in an earlier second.
-	s.must(wait.PollUntilContextCancel(s.ctx, 50*time.Millisecond, true, func(context.Context) (bool, error) {
-		return time.Since(source.CreationTimestamp.Time) >= time.Second, nil
-	}))
+	s.older(source)
 	for _, heading := range []string{"Install", "Transfer a claim"} {
 		for _, script := range s.blocks("README.md", heading, "sh") {
 			s.shell(script)
 		}
 	}
-	if claim := s.bound("dev", "data"); claim.Spec.VolumeName != source.Spec.VolumeName {
-		t.Errorf("dev/data has volume %s, not %s", claim.Spec.VolumeName, source.Spec.VolumeName)
+	received := s.bound("dev", "data")
+	if received.Spec.VolumeName != source.Spec.VolumeName {
+		t.Errorf("dev/data has volume %s, not %s", received.Spec.VolumeName, source.Spec.VolumeName)
 	}
+
+	s.older(received)
+	must[string](s)(s.Kubectl(s.ctx, "apply", "-f", filepath.Join(repository, "examples", "give-back")))
+	if claim := s.bound("prod", "data-returned"); claim.Spec.VolumeName != source.Spec.VolumeName {
+		t.Errorf("prod/data-returned has volume %s, not %s", claim.Spec.VolumeName, source.Spec.VolumeName)
+	}
+}
+
+// older waits until a claim was created in an earlier second than this one: an
+// approval that does not pin its claim covers no other.
+func (s *scene) older(claim *corev1.PersistentVolumeClaim) {
+	s.Helper()
+	s.must(wait.PollUntilContextCancel(s.ctx, 50*time.Millisecond, true, func(context.Context) (bool, error) {
+		return time.Since(claim.CreationTimestamp.Time) >= time.Second, nil
+	}))
 }
 
 // TestDocs_Operations: the commands that only look do so.
