@@ -42,8 +42,10 @@ func (o *Observation) decide() Action {
 	case o.abandoned():
 		return wait("ended without completing")
 	}
-	if a := o.arrived(); a != nil {
-		return *a
+	if r.Status.VolumeName != "" {
+		if a := o.underway(); a != nil {
+			return *a
+		}
 	}
 	return o.match()
 }
@@ -55,25 +57,50 @@ func (o *Observation) abandoned() bool {
 	return c != nil && (c.Reason == string(ReasonReceivingClaimDeleted) || c.Reason == string(ReasonSourceDeleted))
 }
 
-// arrived recognises, from the objects alone, a volume that is bound to the
-// receiving claim and restored.
-func (o *Observation) arrived() *Action {
+// underway is for a request whose transfer has started at some time. The volume
+// tells how far it came; nil means that it is back, or never left.
+func (o *Observation) underway() *Action {
 	name := o.Request.Status.VolumeName
-	i := slices.IndexFunc(o.Receivers, func(c *corev1.PersistentVolumeClaim) bool {
-		return name != "" && c.Spec.VolumeName == name && c.Status.Phase == corev1.ClaimBound
-	})
-	if i < 0 {
-		return nil
-	}
 	if o.Volume == nil || o.Volume.Name != name {
-		a := read("the volume seems to have arrived", Read{Volume: name})
-		return &a
+		return ptr.To(read("how far the volume came", Read{Volume: name}))
 	}
 	pv := o.Volume.PV
-	if pv == nil || pv.Spec.CSI == nil || pv.Spec.CSI.Driver != o.Driver.Name || pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != o.Receivers[i].UID {
+	if pv == nil || pv.Spec.CSI == nil {
 		return nil
 	}
+	inFlight := pv.Labels[v1alpha1.LabelInFlight] != "" || pv.Annotations[v1alpha1.AnnotationJournal] != ""
+	switch arrived := o.arrived(pv); {
+	case !inFlight && !arrived:
+		return nil
+	case pv.Spec.CSI.Driver != o.Driver.Name:
+		return ptr.To(wait("left to the sidecar of driver " + pv.Spec.CSI.Driver))
+	case !arrived:
+		return nil
+	}
+	if inFlight {
+		if refusal := unknownJournal(pv, o.Driver.Name); refusal != nil {
+			return ptr.To(o.stuck(refusal))
+		}
+	}
 	return o.complete()
+}
+
+// arrived recognises, from the objects alone, a volume that is bound to the
+// receiving claim.
+func (o *Observation) arrived(pv *corev1.PersistentVolume) bool {
+	return slices.ContainsFunc(o.Receivers, func(c *corev1.PersistentVolumeClaim) bool {
+		return c.Status.Phase == corev1.ClaimBound && c.Spec.VolumeName == pv.Name && pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID == c.UID
+	})
+}
+
+// stuck says on the request why its volume is not restored.
+func (o *Observation) stuck(refusal *Refusal) Action {
+	write := o.requestStatus(func(r *v1alpha1.NamespaceTransferRequest) { o.refused(r, refusal) })
+	if write == nil {
+		return o.waitFor(refusal)
+	}
+	write.Refusal = refusal
+	return Action{Why: "say why: " + string(refusal.Reason), Status: write}
 }
 
 func (o *Observation) match() Action {
@@ -110,6 +137,10 @@ func (o *Observation) uncovered(source *match.Source, m match.Result) Action {
 // preflight is for an approved request. Until the volume's driver is known any
 // sidecar may report, and all report the same; after that only the driver's own.
 func (o *Observation) preflight(approval *v1alpha1.NamespaceTransferApproval) Action {
+	if reserved := approval.Status.Request; reserved != nil && !match.ReservedFor(approval, o.Request) && (o.Source == nil || o.Source.Status.Phase == corev1.ClaimLost) {
+		// Only the sidecar of its driver knows whether that volume is still in flight.
+		return wait("the request that the approval was reserved for is gone, and so is the volume")
+	}
 	if o.Source == nil {
 		return o.refuse(approval, nil, refuse(ReasonSourceNotFound, "PersistentVolumeClaim %s/%s does not exist", o.Request.Spec.Source.Namespace, o.Request.Spec.Source.Name))
 	}
@@ -173,14 +204,11 @@ func (o *Observation) waitFor(refusal *Refusal) Action {
 // a while, say whose is awaited.
 func (o *Observation) leave(approval *v1alpha1.NamespaceTransferApproval, pv *corev1.PersistentVolume) Action {
 	why := "left to the sidecar of driver " + pv.Spec.CSI.Driver
-	switch o.WaitingFor() {
-	case "": // nobody has said anything yet
-		if due := later(o.Request.CreationTimestamp, approval.CreationTimestamp).Add(o.ReportDelay); o.Now.Before(due) {
-			return until(why, due)
-		}
-	case string(ReasonAwaitingDriverSidecar): // the giver is told after the receiver
-	default:
-		return wait(why)
+	if o.Request.Status.Required != nil {
+		return wait(why) // it has reported
+	}
+	if due := later(o.Request.CreationTimestamp, approval.CreationTimestamp).Add(o.ReportDelay); o.WaitingFor() == "" && o.Now.Before(due) {
+		return until(why, due)
 	}
 	return o.refuse(approval, nil, refuse(ReasonAwaitingDriverSidecar, "PersistentVolume %s belongs to driver %s", pv.Name, pv.Spec.CSI.Driver))
 }

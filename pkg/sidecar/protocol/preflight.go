@@ -183,14 +183,24 @@ func volumeState(s subject) *Refusal {
 	case pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != s.Source.UID:
 		return refuse(ReasonVolumeClaimMismatch, "PersistentVolume %s is not bound to %s with its UID", pv.Name, claimName(s.Source)).watching(watchVolume(pv.Name))
 	case pv.Labels[v1alpha1.LabelInFlight] != "" || pv.Annotations[v1alpha1.AnnotationJournal] != "":
-		if j, err := ParseJournal(pv, s.Driver.Name); err != nil {
-			return refuse(ReasonVolumeJournalUnknown, "%v", err).watching(watchVolume(pv.Name))
-		} else if j == nil {
-			return refuse(ReasonVolumeJournalUnknown, "PersistentVolume %s carries the label %s and no journal", pv.Name, v1alpha1.LabelInFlight).watching(watchVolume(pv.Name))
+		if r := unknownJournal(pv, s.Driver.Name); r != nil {
+			return r
 		}
 		return refuse(ReasonVolumeInFlight, "PersistentVolume %s is being handed back from another transfer", pv.Name).watching(watchVolume(pv.Name))
 	case pv.Status.Phase != corev1.VolumeBound:
 		return refuse(ReasonVolumeNotBound, "PersistentVolume %s is %s", pv.Name, pv.Status.Phase).watching(watchVolume(pv.Name))
+	}
+	return nil
+}
+
+// unknownJournal refuses a volume that carries marks of a transfer and no
+// journal of this sidecar.
+func unknownJournal(pv *corev1.PersistentVolume, driver string) *Refusal {
+	switch j, err := ParseJournal(pv, driver); {
+	case err != nil:
+		return refuse(ReasonVolumeJournalUnknown, "%v", err).watching(watchVolume(pv.Name))
+	case j == nil:
+		return refuse(ReasonVolumeJournalUnknown, "PersistentVolume %s carries the label %s and no journal", pv.Name, v1alpha1.LabelInFlight).watching(watchVolume(pv.Name))
 	}
 	return nil
 }

@@ -34,7 +34,8 @@ import (
 //	start [rename] [nobody-asks] [at=STEP]
 //	                               a new world with request, receiving claim and approval, with
 //	                               changes ("KIND NAME: patch"), where the sidecar has just done STEP
-//	run [to=STEP]                  the sidecar decides and acts until it waits, or has done STEP
+//	run [to=STEP] [as=DRIVER]      the sidecar decides and acts until it waits, or has done STEP;
+//	                               or that of another driver
 //	decide                         what the sidecar would do
 //	why                            the same as run, and what the requests say then
 //	kubernetes [resync]            binder, provisioner and protection controllers catch up
@@ -99,6 +100,10 @@ func (w *world) command(d *datadriven.TestData) []string {
 		var to protocol.Step
 		if step, ok := d.Arg("to"); ok {
 			to = protocol.Step(step.SingleVal(w))
+		}
+		if as, ok := d.Arg("as"); ok {
+			defer func(mine driver.Info) { w.settings.Driver = mine }(w.settings.Driver)
+			w.settings.Driver = driver.Info{Name: as.SingleVal(w), Advertised: true, Linkage: driver.LinkageNone}
 		}
 		told, _ := w.run(to)
 		return told
