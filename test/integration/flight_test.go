@@ -4,6 +4,7 @@
 package integration
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -11,9 +12,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 
 	"github.com/csi-transfer/csi-transfer/pkg/apis/transfer/v1alpha1"
 	"github.com/csi-transfer/csi-transfer/pkg/sidecar/protocol"
+	"github.com/csi-transfer/csi-transfer/test/cluster"
 )
 
 // calls are the ways to call a transfer off.
@@ -204,4 +207,96 @@ func TestR15_WithoutFences(t *testing.T) {
 		s.transferred()
 		s.arrived(before)
 	})
+}
+
+// TestFlight_VolumeInFlight: a volume is in one transfer at a time.
+func TestFlight_VolumeInFlight(t *testing.T) {
+	s := newFrailScene(t)
+	source := s.source()
+	s.freeze()
+	s.giveFirst(source)
+	s.waitVolume(s.moving, parked)
+	s.receive()
+	s.request()
+	s.approve(source)
+	s.contains(s.refused(protocol.ReasonVolumeInFlight), "{volume}", "another request")
+	s.thaw()
+	s.refused(protocol.ReasonSourceLost)
+}
+
+// TestFlight_TimedOut: a transfer that cannot go on gives the volume back, and
+// is tried again.
+func TestFlight_TimedOut(t *testing.T) {
+	s := newFrailScene(t)
+	s.sidecarOf(s.vendor(cluster.DriverOptions{}), "--verify-timeout=1s")
+	source := s.source()
+	before := s.volume(s.moving)
+	s.freeze()
+	s.grant(source)
+	s.contains(s.told(s.receiver, "NamespaceTransferRequest", "take-data", string(protocol.ReasonTimedOut)), "{volume}", "1s")
+	s.thaw()
+	s.transferred()
+	s.arrived(before)
+}
+
+// TestFlight_VolumeTaken: whoever takes a volume in flight is told on, and not
+// fought with.
+func TestFlight_VolumeTaken(t *testing.T) {
+	s := newFrailScene(t)
+	source := s.source()
+	before := s.volume(s.moving)
+	s.freeze()
+	s.grant(source)
+	owner := s.waitVolume(s.moving, parked).Spec.ClaimRef
+	since := must[cluster.AuditMark](s)(s.AuditMark())
+	s.patchVolume(s.moving, `{"spec":{"claimRef":{"kind":"PersistentVolumeClaim","name":"thief","uid":"another"}}}`)
+	s.contains(s.refused(protocol.ReasonVolumeTaken), "{volume}", "{receiver}/thief", "by integration.test")
+	writes := must[[]auditv1.Event](s)(s.sidecarWrites(cluster.AuditFilter{Since: since, Resource: "persistentvolumes", Name: s.moving}))
+	if len(writes) > 0 {
+		t.Errorf("the sidecar has written to the volume: %s", body(writes[0]))
+	}
+	s.patchVolume(s.moving, fmt.Sprintf(`{"spec":{"claimRef":{"kind":%q,"name":%q,"uid":%q}}}`, owner.Kind, owner.Name, owner.UID))
+	s.thaw()
+	s.transferred()
+	s.arrived(before)
+}
+
+// TestFlight_ReceivingClaimDeleted: past the point of no return, the receiver's
+// deletion keeps the volume for an administrator to decide.
+func TestFlight_ReceivingClaimDeleted(t *testing.T) {
+	s := newScene(t)
+	source := s.source()
+	s.forbid(s.moving, `object.spec.persistentVolumeReclaimPolicy == "Delete" && oldObject.spec.persistentVolumeReclaimPolicy == "Retain"`)
+	s.grant(source)
+	s.bound(s.receiver, "data")
+	s.refused(protocol.ReasonWriteRefused)
+	s.deleteClaim(s.receiver, "data", true)
+	s.contains(s.refused(protocol.ReasonReceivingClaimDeleted), "PersistentVolumeClaim {receiver}/data", "{volume}", "Retain")
+	s.abandoned()
+}
+
+// TestFlight_SourceDeleted: a source claim deleted while it gets its volume back
+// leaves the volume to an administrator.
+func TestFlight_SourceDeleted(t *testing.T) {
+	s := newFrailScene(t)
+	s.inFlight()
+	s.freeze()
+	s.must(s.approvals().Delete(s.ctx, "give-data", metav1.DeleteOptions{}))
+	s.waitVolume(s.moving, func(pv *corev1.PersistentVolume) bool { return !parked(pv) })
+	s.patchClaim(s.giver, "data", `{"metadata":{"finalizers":null}}`)
+	s.deleteClaim(s.giver, "data", true)
+	s.contains(s.told(s.receiver, "NamespaceTransferRequest", "take-data", string(protocol.ReasonSourceDeleted)), "PersistentVolumeClaim {giver}/data", "{volume}")
+	s.thaw()
+	s.abandoned()
+}
+
+// abandoned waits until nobody has the volume and nothing deletes it.
+func (s *scene) abandoned() {
+	s.Helper()
+	pv := s.waitVolume(s.moving, func(pv *corev1.PersistentVolume) bool {
+		return len(ours(pv.ObjectMeta)) == 0 && pv.Status.Phase == corev1.VolumeReleased
+	})
+	if pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
+		s.Errorf("the policy of volume %s is %s", pv.Name, pv.Spec.PersistentVolumeReclaimPolicy)
+	}
 }

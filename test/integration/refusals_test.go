@@ -70,7 +70,7 @@ var refusals = []refusal{
 	{
 		reason: protocol.ReasonSourceLost,
 		arrange: func(s *scene) {
-			s.giveFirst()
+			s.giveFirst(s.source())
 			must[*metav1.Condition](s)(s.WaitCondition(s.ctx, cluster.Requests, s.receiver, "first", v1alpha1.ConditionTransferred, metav1.ConditionTrue, ""))
 			s.receive()
 		},
@@ -563,10 +563,9 @@ func (s *scene) untouched() {
 	}
 }
 
-// giveFirst gives the claim data by another request first.
-func (s *scene) giveFirst() {
+// giveFirst gives the claim data by another request.
+func (s *scene) giveFirst(source *corev1.PersistentVolumeClaim) {
 	s.Helper()
-	source := s.source()
 	s.request(func(r *v1alpha1.NamespaceTransferRequest) { r.Name = "first" })
 	s.approve(source, func(a *v1alpha1.NamespaceTransferApproval) { a.Name, a.Spec.RequestName = "first", "first" })
 	s.claim(s.receiver, "first", from("first"))

@@ -95,6 +95,14 @@ func makeScene(t *testing.T, w *world) *scene {
 	return s
 }
 
+// another is a scene of the same driver.
+func (s *scene) another() *scene {
+	s.Helper()
+	other := makeScene(s.T, s.world)
+	other.own, other.class = s.own, s.class
+	return other
+}
+
 // freeze stops the volume binder and all other controllers of Kubernetes.
 func (s *scene) freeze() {
 	s.Helper()
@@ -182,8 +190,12 @@ func (s *scene) newClass(change ...func(*storagev1.StorageClass)) *storagev1.Sto
 // claim makes a claim of 1Gi.
 func (s *scene) claim(namespace, name string, change ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
 	s.Helper()
+	return must[*corev1.PersistentVolumeClaim](s)(s.claims(namespace).Create(s.ctx, s.newClaim(name, change...), metav1.CreateOptions{}))
+}
+
+func (s *scene) newClaim(name string, change ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
 	c := &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			StorageClassName: ptr.To(s.class),
 			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
@@ -193,7 +205,7 @@ func (s *scene) claim(namespace, name string, change ...func(*corev1.PersistentV
 	for _, f := range change {
 		f(c)
 	}
-	return must[*corev1.PersistentVolumeClaim](s)(s.claims(namespace).Create(s.ctx, c, metav1.CreateOptions{}))
+	return c
 }
 
 // Changes to a claim.
@@ -266,17 +278,25 @@ func (s *scene) static(name, claimNamespace, claimName string, change ...func(*c
 // request asks for the claim data, as take-data.
 func (s *scene) request(change ...func(*v1alpha1.NamespaceTransferRequest)) *v1alpha1.NamespaceTransferRequest {
 	s.Helper()
+	return must[*v1alpha1.NamespaceTransferRequest](s)(s.requests().Create(s.ctx, s.newRequest(change...), metav1.CreateOptions{}))
+}
+
+func (s *scene) newRequest(change ...func(*v1alpha1.NamespaceTransferRequest)) *v1alpha1.NamespaceTransferRequest {
 	r := &v1alpha1.NamespaceTransferRequest{ObjectMeta: metav1.ObjectMeta{Name: "take-data"}}
 	r.Spec.Source = v1alpha1.RequestSource{Namespace: s.giver, SourceReference: v1alpha1.SourceReference{Kind: "PersistentVolumeClaim", Name: "data"}}
 	for _, f := range change {
 		f(r)
 	}
-	return must[*v1alpha1.NamespaceTransferRequest](s)(s.requests().Create(s.ctx, r, metav1.CreateOptions{}))
+	return r
 }
 
 // approve gives the claim data, as give-data, pinned if the claim is given.
 func (s *scene) approve(source *corev1.PersistentVolumeClaim, change ...func(*v1alpha1.NamespaceTransferApproval)) *v1alpha1.NamespaceTransferApproval {
 	s.Helper()
+	return must[*v1alpha1.NamespaceTransferApproval](s)(s.approvals().Create(s.ctx, s.newApproval(source, change...), metav1.CreateOptions{}))
+}
+
+func (s *scene) newApproval(source *corev1.PersistentVolumeClaim, change ...func(*v1alpha1.NamespaceTransferApproval)) *v1alpha1.NamespaceTransferApproval {
 	a := &v1alpha1.NamespaceTransferApproval{ObjectMeta: metav1.ObjectMeta{Name: "give-data"}}
 	a.Spec.Source = v1alpha1.ApprovalSource{SourceReference: v1alpha1.SourceReference{Kind: "PersistentVolumeClaim", Name: "data"}}
 	if source != nil {
@@ -286,7 +306,7 @@ func (s *scene) approve(source *corev1.PersistentVolumeClaim, change ...func(*v1
 	for _, f := range change {
 		f(a)
 	}
-	return must[*v1alpha1.NamespaceTransferApproval](s)(s.approvals().Create(s.ctx, a, metav1.CreateOptions{}))
+	return a
 }
 
 // offer makes everything that a transfer needs: source, request, receiving claim
@@ -358,10 +378,8 @@ func (s *scene) told(namespace, kind, name, reason string) string {
 // it was called: a transfer that begins later is through.
 func (s *scene) lookedAt() {
 	s.Helper()
-	later := &scene{T: s.T, world: s.world, ctx: s.ctx, giver: s.giver + "-later", receiver: s.receiver + "-later", class: className}
-	for _, ns := range []string{later.giver, later.receiver} {
-		s.must(s.CreateNamespace(s.ctx, ns))
-	}
+	later := s.another()
+	later.own, later.class = nil, className
 	later.offer()
 	later.transferred()
 	later.spent()

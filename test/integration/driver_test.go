@@ -1,0 +1,93 @@
+// Copyright The csi-transfer Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/csi-transfer/csi-transfer/mock"
+	"github.com/csi-transfer/csi-transfer/pkg/apis/transfer/v1alpha1"
+	"github.com/csi-transfer/csi-transfer/pkg/sidecar/protocol"
+	"github.com/csi-transfer/csi-transfer/test/cluster"
+)
+
+// TestC2_OtherDriversVolumesAreLeftAlone: with two sidecars in a cluster, each
+// moves the volumes of its own driver, and writes to no other.
+func TestC2_OtherDriversVolumesAreLeftAlone(t *testing.T) {
+	s := newScene(t)
+	s.vendor(cluster.DriverOptions{})
+	source := s.source()
+	before := s.volume(s.moving)
+	s.grant(source)
+	s.lookedAt() // by the sidecar of the shared driver
+	s.untouched()
+	s.sidecarOf(s.own)
+	s.transferred()
+	s.arrived(before)
+}
+
+// TestC3_OneManifestEntryIsEnough: a driver that knows nothing of transfers but
+// an entry in its manifest.
+func TestC3_OneManifestEntryIsEnough(t *testing.T) {
+	s := newScene(t)
+	s.sidecarOf(s.vendor(cluster.DriverOptions{Flags: []string{"--snapshot-linkage=snapshots"}}))
+	source := s.offer()
+	before := s.volume(source.Spec.VolumeName)
+	s.transferred()
+	s.arrived(before)
+}
+
+// TestC3_ServiceVouches: what is refused otherwise is not where the driver says
+// that it is all right.
+func TestC3_ServiceVouches(t *testing.T) {
+	s := newScene(t)
+	s.sidecarOf(s.vendor(cluster.DriverOptions{Flags: []string{"--transfer-service", "--snapshot-linkage=chain"}}))
+	s.newClass(secretOfClaim)
+	source := s.offer()
+	before := s.volume(source.Spec.VolumeName)
+	s.transferred()
+	s.arrived(before)
+}
+
+// TestC3_ServiceKeepsOwners: the driver knows at every moment whose a volume is.
+func TestC3_ServiceKeepsOwners(t *testing.T) {
+	s := newScene(t)
+	s.sidecarOf(s.vendor(cluster.DriverOptions{Flags: []string{"--transfer-service"}}))
+	before, lift := s.inFlight()
+	receiver := must[*corev1.PersistentVolumeClaim](s)(s.claims(s.receiver).Get(s.ctx, "data", metav1.GetOptions{}))
+	s.ownedInDriver(before, receiver)
+
+	s.must(s.approvals().Delete(s.ctx, "give-data", metav1.DeleteOptions{}))
+	s.returned(before)
+	source := s.bound(s.giver, "data")
+	s.ownedInDriver(before, source)
+
+	lift()
+	s.approve(source)
+	s.transferred()
+	s.ownedInDriver(before, receiver)
+}
+
+// ownedInDriver fails unless the driver has the claim on record.
+func (s *scene) ownedInDriver(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) {
+	s.Helper()
+	owner := must[mock.Owner](s)(mock.ReadOwner(s.own.StateDir, pv.Spec.CSI.VolumeHandle))
+	if want := (mock.Owner{Namespace: claim.Namespace, Name: claim.Name, UID: string(claim.UID)}); owner != want {
+		s.Errorf("the driver has %+v on record, want %+v", owner, want)
+	}
+}
+
+// TestC3_ClassOverridesTheDriver: administrators know the parameters of a class.
+func TestC3_ClassOverridesTheDriver(t *testing.T) {
+	s := newScene(t)
+	s.newClass()
+	s.annotateClass(v1alpha1.AnnotationSnapshotLinkage, "chain")
+	s.offer()
+	s.contains(s.refused(protocol.ReasonChainLinked), "{volume}")
+	s.annotateClass(v1alpha1.AnnotationSnapshotLinkage, "none")
+	s.transferred()
+}
