@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,6 +20,7 @@ import (
 // one volume holds up the transfer of that volume and no other.
 type asker struct {
 	driver *driver.Driver
+	rest   time.Duration
 	// answered is called when an answer for a transfer is there.
 	answered func(types.NamespacedName)
 
@@ -36,15 +38,18 @@ type verdict struct {
 	err       error
 }
 
-// owner is whom the driver has on record for a volume in flight.
+// owner is whom the driver was told to have on record for a volume in flight.
 type owner struct {
 	ready bool
 	ref   protocol.Ref
 	err   error
+	// retry is when a failure is forgotten.
+	retry time.Time
 }
 
-func newAsker(d *driver.Driver, answered func(types.NamespacedName)) *asker {
-	return &asker{driver: d, answered: answered, verdicts: map[types.NamespacedName]*verdict{}, owners: map[types.NamespacedName]*owner{}}
+// newAsker makes an asker that lets a driver rest for a while after a failure.
+func newAsker(d *driver.Driver, rest time.Duration, answered func(types.NamespacedName)) *asker {
+	return &asker{driver: d, rest: rest, answered: answered, verdicts: map[types.NamespacedName]*verdict{}, owners: map[types.NamespacedName]*owner{}}
 }
 
 // volume asks what the driver says of a volume that is to go from one owner to
@@ -97,14 +102,14 @@ func (a *asker) setOwner(ctx context.Context, key types.NamespacedName, s *proto
 	go func() {
 		err := a.driver.SetOwner(ctx, driverVolume(s.Volume, s.From, s.To, s.Transfer))
 		a.mu.Lock()
-		o.ready, o.err = true, err
+		o.ready, o.err, o.retry = true, err, time.Now().Add(a.rest)
 		a.mu.Unlock()
 		a.answered(key)
 	}()
 }
 
-// owner is whom the driver was last told to be the owner, and false while it is
-// being told. A failure is reported once, so that the next decision tries again.
+// owner is whom the driver was last told to be the owner, with an error where
+// that failed lately, and false while it is being told.
 func (a *asker) owner(key types.NamespacedName) (protocol.Ref, error, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -114,11 +119,11 @@ func (a *asker) owner(key types.NamespacedName) (protocol.Ref, error, bool) {
 		return protocol.Ref{}, nil, true
 	case !o.ready:
 		return protocol.Ref{}, nil, false
-	case o.err != nil:
+	case o.err != nil && !time.Now().Before(o.retry):
 		delete(a.owners, key)
-		return protocol.Ref{}, o.err, true
+		return protocol.Ref{}, nil, true
 	}
-	return o.ref, nil, true
+	return o.ref, o.err, true
 }
 
 func (a *asker) forget(key types.NamespacedName) {

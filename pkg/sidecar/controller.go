@@ -109,19 +109,22 @@ const (
 func New(c Config) *Controller {
 	settings := c.Settings
 	settings.Driver = c.Driver.Info()
-	k := &Controller{
+	k := &Controller{}
+	*k = Controller{
 		core: c.Core, transfer: c.Transfer, metadata: c.Metadata, recorder: c.Recorder, metrics: c.Metrics,
 		settings: settings, workers: c.Workers, now: time.Now,
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](c.RetryStart, c.RetryMax),
-			workqueue.TypedRateLimitingQueueConfig[types.NamespacedName]{Name: "transfers"}),
+			workqueue.TypedRateLimitingQueueConfig[types.NamespacedName]{Name: "transfers", DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(
+				workqueue.TypedDelayingQueueConfig[types.NamespacedName]{Name: "transfers", Queue: workqueue.NewTypedWithConfig(
+					workqueue.TypedQueueConfig[types.NamespacedName]{Name: "transfers", Queue: newLanes(k.arrived)})})}),
 		lists:   newLists(c.Clients, settings.Driver.Name),
 		holdoff: newHoldoff(c.RetryStart, c.RetryMax),
 	}
-	k.asker = newAsker(c.Driver, k.queue.Add)
+	k.asker = newAsker(c.Driver, settings.PollInterval, k.queue.Add)
 	k.watches = newWatches(k.open, k.queue.Add)
 	k.requests.informer = informer(c.Transfer.RESTClient(), "namespacetransferrequests", "", &v1alpha1.NamespaceTransferRequest{}, c.Resync, cache.Indexers{indexBySource: indexer(sourceOf)}, nil)
-	k.approvals.informer = informer(c.Transfer.RESTClient(), "namespacetransferapprovals", "", &v1alpha1.NamespaceTransferApproval{}, 0, cache.Indexers{indexByNamespace: cache.MetaNamespaceIndexFunc}, nil)
+	k.approvals.informer = informer(c.Transfer.RESTClient(), "namespacetransferapprovals", "", &v1alpha1.NamespaceTransferApproval{}, 0, cache.Indexers{indexBySource: indexer(givenBy)}, nil)
 	k.volumes.informer = informer(c.Core.RESTClient(), "persistentvolumes", "", &corev1.PersistentVolume{}, 0, cache.Indexers{indexByRequest: indexer(k.requestOf), indexByMember: indexer(k.membersOf)}, func(o *metav1.ListOptions) {
 		o.LabelSelector = labels.Set{v1alpha1.LabelInFlight: settings.Driver.Name}.String()
 	})
@@ -360,6 +363,17 @@ func (c *Controller) handle() error {
 		}
 	}))
 	return errors.Join(err1, err2, err3, err4, err5)
+}
+
+// arrived reports whether the volume of a transfer is bound to the receiving
+// claim, or was: what is left to do then is to restore it and to say so.
+func (c *Controller) arrived(key types.NamespacedName) bool {
+	for _, pv := range byIndex[corev1.PersistentVolume](overlay{informer: c.volumes.informer}, indexByRequest, key.String()) {
+		if ref := pv.Spec.ClaimRef; ref != nil && ref.Kind == "PersistentVolumeClaim" && ref.Namespace == key.Namespace && pv.Status.Phase == corev1.VolumeBound {
+			return true
+		}
+	}
+	return false
 }
 
 // enqueueSource looks again at all transfers from a claim.

@@ -43,7 +43,11 @@ func (c *Controller) observe(key types.NamespacedName) (*protocol.Observation, b
 	case o.Request != nil:
 		from = o.Request.Spec.Source.Namespace
 	}
-	o.Approvals = c.approvalsIn(from)
+	if journal != nil {
+		o.Approvals = c.approvalsOf(journal.Source.NamespacedName())
+	} else if o.Request != nil {
+		o.Approvals = c.approvalsOf(types.NamespacedName{Namespace: from, Name: o.Request.Spec.Source.Name})
+	}
 
 	// Nothing of a namespace is read before its users agreed to it.
 	if journal == nil && (o.Request == nil || match.Completed(o.Request) || match.Find(o.Request, o.Approvals, nil, c.requestExists).Approval == nil && !started(o.Request)) {
@@ -94,8 +98,9 @@ func (c *Controller) requestExists(ref v1alpha1.RequestReference) bool {
 	})
 }
 
-func (c *Controller) approvalsIn(namespace string) []*v1alpha1.NamespaceTransferApproval {
-	return byIndex[v1alpha1.NamespaceTransferApproval](c.approvals, indexByNamespace, namespace)
+// approvalsOf are those that give an object of that name, of any kind.
+func (c *Controller) approvalsOf(source types.NamespacedName) []*v1alpha1.NamespaceTransferApproval {
+	return byIndex[v1alpha1.NamespaceTransferApproval](c.approvals, indexBySource, source.String())
 }
 
 func (c *Controller) claim(key types.NamespacedName) *corev1.PersistentVolumeClaim {
@@ -186,7 +191,7 @@ func (c *Controller) askDriver(o *protocol.Observation, f *protocol.Facts, p par
 	}
 	f.Owner = owner
 	if err != nil {
-		f.DriverError = err.Error()
+		f.OwnerError = err.Error()
 	}
 	return true
 }
@@ -205,8 +210,12 @@ func (c *Controller) readLive(ctx context.Context, o *protocol.Observation, p pa
 	if approval != nil {
 		o.Approvals = append(o.Approvals, approval)
 	}
-	if o.Source, err = c.liveClaim(ctx, p.source.NamespacedName()); err != nil {
-		return err
+	// Of a source claim that is there the cache will do: it has shown it Lost, and
+	// nothing can use a Lost claim. That one is gone is looked at twice.
+	if o.Source == nil || o.Source.UID != p.source.UID {
+		if o.Source, err = c.liveClaim(ctx, p.source.NamespacedName()); err != nil {
+			return err
+		}
 	}
 	names := sets.New(p.claim.Name)
 	for _, claim := range o.Receivers {
@@ -240,7 +249,7 @@ func (c *Controller) liveClaim(ctx context.Context, key types.NamespacedName) (*
 }
 
 // readFacts reads what lies outside the transfer's own objects.
-func (c *Controller) readFacts(ctx context.Context, o *protocol.Observation, f *protocol.Facts, p parties) error {
+func (c *Controller) readFacts(ctx context.Context, o *protocol.Observation, f *protocol.Facts, p parties) (err error) {
 	pv := o.Volume.PV
 	inNamespace, inCluster := listing{namespace: p.source.Namespace, live: f.Live}, listing{live: f.Live}
 
@@ -251,11 +260,11 @@ func (c *Controller) readFacts(ctx context.Context, o *protocol.Observation, f *
 		f.Clones = clones(byIndex[corev1.PersistentVolumeClaim](overlay{informer: w.informer}, indexByDataSource, "PersistentVolumeClaim/"+p.source.Name))
 	}
 	if f.Live {
-		pods, err := c.lists.pods.get(ctx, inNamespace)
+		pods, err := look(ctx, c.lists.pods, inNamespace, under[string](p.source.Name))
 		if err != nil {
 			return fmt.Errorf("listing Pods of namespace %s: %w", p.source.Namespace, err)
 		}
-		f.Pods = slices.Sorted(slices.Values(pods[p.source.Name]))
+		f.Pods = slices.Sorted(slices.Values(pods))
 		if f.SourceNamespaceGone, err = c.lists.namespaces.get(ctx, p.source.Namespace); err != nil {
 			return fmt.Errorf("reading Namespace %s: %w", p.source.Namespace, err)
 		}
@@ -266,21 +275,16 @@ func (c *Controller) readFacts(ctx context.Context, o *protocol.Observation, f *
 		slices.Sort(f.Pods)
 	}
 	if c.attaches() {
-		attachments, err := c.lists.attachments.get(ctx, inCluster)
-		if err != nil {
+		if f.Attachments, err = look(ctx, c.lists.attachments, inCluster, under[protocol.Attachment](pv.Name)); err != nil {
 			return fmt.Errorf("listing VolumeAttachments: %w", err)
 		}
-		f.Attachments = attachments[pv.Name]
 	}
 	if !protocol.Dynamic(pv) {
-		handles, err := c.lists.handles.get(ctx, inCluster)
-		if err != nil {
-			return fmt.Errorf("listing PersistentVolumes: %w", err)
+		others := func(byHandle map[string][]string) []string {
+			return slices.DeleteFunc(slices.Clone(byHandle[pv.Spec.CSI.VolumeHandle]), func(name string) bool { return name == pv.Name })
 		}
-		for _, name := range handles[pv.Spec.CSI.VolumeHandle] {
-			if name != pv.Name {
-				f.Twins = append(f.Twins, name)
-			}
+		if f.Twins, err = look(ctx, c.lists.handles, inCluster, others); err != nil {
+			return fmt.Errorf("listing PersistentVolumes: %w", err)
 		}
 	}
 	return c.readSnapshots(ctx, f, p.source, pv, o.Source)
@@ -307,24 +311,26 @@ func clones(claims []*corev1.PersistentVolumeClaim) []string {
 
 func (c *Controller) readSnapshots(ctx context.Context, f *protocol.Facts, source protocol.Ref, pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) error {
 	l := listing{namespace: source.Namespace, live: f.Live}
-	own, err := c.lists.snapshots.get(ctx, l)
+	own, err := look(ctx, c.lists.snapshots, l, under[protocol.Snapshot](source.Name))
 	if err != nil {
 		return fmt.Errorf("listing VolumeSnapshots of namespace %s: %w", source.Namespace, err)
 	}
-	groups, err := c.lists.groups.get(ctx, l)
+	groups, err := look(ctx, c.lists.groups, l, func(open []group) (selecting []protocol.Snapshot) {
+		for _, g := range open {
+			if claim != nil && g.selector.Matches(labels.Set(claim.Labels)) {
+				selecting = append(selecting, g.snapshot)
+			}
+		}
+		return selecting
+	})
 	if err != nil {
 		return fmt.Errorf("listing VolumeGroupSnapshots of namespace %s: %w", source.Namespace, err)
 	}
-	contents, err := c.lists.contents.get(ctx, listing{live: f.Live})
+	contents, err := look(ctx, c.lists.contents, listing{live: f.Live}, under[protocol.Snapshot](pv.Spec.CSI.VolumeHandle))
 	if err != nil {
 		return fmt.Errorf("listing VolumeSnapshotContents: %w", err)
 	}
-	all := slices.Concat(own[source.Name], contents[pv.Spec.CSI.VolumeHandle])
-	for _, g := range groups {
-		if claim != nil && g.selector.Matches(labels.Set(claim.Labels)) {
-			all = append(all, g.snapshot)
-		}
-	}
+	all := slices.Concat(own, groups, contents)
 	// A snapshot and its content are one; it is ready when both say so.
 	slices.SortFunc(all, func(a, b protocol.Snapshot) int {
 		return strings.Compare(a.Kind+"/"+a.Namespace+"/"+a.Name, b.Kind+"/"+b.Namespace+"/"+b.Name)

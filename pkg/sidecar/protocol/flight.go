@@ -98,7 +98,7 @@ func (f flight) parked() Action {
 	}
 	refusal := merge(f.verify(giver != nil))
 	switch {
-	case refusal == nil && f.Driver.SetOwner && f.Facts.Owner != RefOf(f.Receivers[0]):
+	case refusal == nil && !f.owned(RefOf(f.Receivers[0])):
 		return f.setOwner(f.j.Source, RefOf(f.Receivers[0]))
 	case refusal == nil:
 		return bind("verified", f.pv, *f.j, f.Receivers[0])
@@ -174,15 +174,20 @@ func (f flight) untilTimeout(why string) Action {
 }
 
 func (f flight) giveBack(r *Refusal) Action {
-	if f.Driver.SetOwner && f.Facts.Owner != f.j.Source {
+	if !f.owned(f.j.Source) {
 		return f.setOwner(f.j.Claim, f.j.Source)
 	}
 	return giveBack(f.pv, *f.j, r)
 }
 
+// owned reports whether the driver, if it keeps owners, has this one on record.
+func (f flight) owned(owner Ref) bool {
+	return !f.Driver.SetOwner || f.Facts.Owner == owner && f.Facts.OwnerError == ""
+}
+
 func (f flight) setOwner(from, to Ref) Action {
-	if f.Facts.DriverError != "" {
-		return f.report(refuse(ReasonDriverUnavailable, "driver %s could not be told the owner of PersistentVolume %s: %s", f.Driver.Name, f.pv.Name, f.Facts.DriverError).polled())
+	if f.Facts.Owner == to {
+		return f.report(refuse(ReasonDriverUnavailable, "driver %s could not be told the owner of PersistentVolume %s: %s", f.Driver.Name, f.pv.Name, f.Facts.OwnerError).polled())
 	}
 	return Action{Why: "the driver keeps owners", SetOwner: &SetOwner{Volume: f.pv, From: from, To: to, Transfer: f.j.Request}}
 }

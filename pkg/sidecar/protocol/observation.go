@@ -117,6 +117,8 @@ type Facts struct {
 	// Owner is whom the sidecar last told the driver to be the volume's owner, in
 	// this transfer and since it started.
 	Owner Ref
+	// OwnerError is why that failed. It is forgotten after PollInterval.
+	OwnerError string
 }
 
 // Attachment is a VolumeAttachment.

@@ -64,6 +64,7 @@ type world struct {
 type memory struct {
 	owner     protocol.Ref
 	ownerErr  string
+	toldOwner time.Time
 	attempts  int
 	notBefore time.Time
 }
@@ -404,6 +405,9 @@ func (w *world) read(o *protocol.Observation, r *protocol.Read) {
 			}
 		}
 	}
+	if w.memory.ownerErr != "" && !w.now.Before(w.memory.toldOwner.Add(w.settings.PollInterval)) {
+		w.memory.owner, w.memory.ownerErr = protocol.Ref{}, ""
+	}
 	f := &protocol.Facts{
 		Live:                r.Live,
 		Class:               get[*storagev1.StorageClass](w.objects, id{"class", "", pv.Spec.StorageClassName}),
@@ -415,10 +419,7 @@ func (w *world) read(o *protocol.Observation, r *protocol.Read) {
 		DriverSnapshots:     w.driverSnapshots,
 		DriverError:         w.driverError,
 		Owner:               w.memory.owner,
-	}
-	if w.memory.ownerErr != "" { // it is told once
-		f.DriverError, f.Owner = w.memory.ownerErr, protocol.Ref{}
-		w.memory.owner, w.memory.ownerErr = protocol.Ref{}, ""
+		OwnerError:          w.memory.ownerErr,
 	}
 	for _, pod := range slices.Sorted(maps.Keys(w.pods)) {
 		if w.pods[pod] == from {
@@ -447,7 +448,7 @@ func (w *world) act(a protocol.Action) (on, change string, err error) {
 		ap := a.Status.Approval
 		return w.write(id{"approval", ap.Namespace, ap.Name}, ap, func(o object) { o.(*v1alpha1.NamespaceTransferApproval).Status = ap.Status }, ap.Status.Conditions)
 	case a.SetOwner != nil:
-		w.memory.owner, w.memory.ownerErr = a.SetOwner.To, w.ownerError
+		w.memory.owner, w.memory.ownerErr, w.memory.toldOwner = a.SetOwner.To, w.ownerError, w.now
 		return a.SetOwner.Volume.Name, fmt.Sprintf("from %s to %s", refName(a.SetOwner.From), refName(a.SetOwner.To)), nil
 	}
 	return "", "", nil
