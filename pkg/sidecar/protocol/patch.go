@@ -6,6 +6,7 @@ package protocol
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -117,11 +118,12 @@ func giveBack(pv *corev1.PersistentVolume, j Journal, r *Refusal) Action {
 	return a
 }
 
+// truncate shortens s to most bytes, without cutting a character in two.
 func truncate(s string, most int) string {
 	if len(s) <= most {
 		return s
 	}
-	return s[:most] + "…"
+	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
 // unmarked is the metadata of a volume that is in flight no more.

@@ -278,10 +278,12 @@ func attachments(s subject) *Refusal {
 		return nil
 	}
 	var names []string
+	var watch []WatchRef
 	for _, a := range s.Facts.Attachments {
 		names = append(names, fmt.Sprintf("node %s (VolumeAttachment %s)", a.Node, a.Name))
+		watch = append(watch, watchAttachment(a.Name))
 	}
-	return refuse(ReasonAttached, "PersistentVolume %s is attached to %s", s.pv.Name, list(names)).watching(watchAttachments())
+	return refuse(ReasonAttached, "PersistentVolume %s is attached to %s", s.pv.Name, list(names)).watching(watch...)
 }
 
 func twins(s subject) *Refusal {
@@ -391,8 +393,8 @@ func linkage(s subject) *Refusal {
 	if !capable {
 		return refuse(ReasonDriverNotCapable, "driver %s does not advertise %s", s.Driver.Name, v1alpha1.AnnotationSnapshotLinkage)
 	}
-	if s.Facts.Verdict.Confirmed {
-		return nil
+	if s.Facts.Verdict.Confirmed || verdict(s) != nil {
+		return nil // the driver says more
 	}
 	switch l {
 	case driver.LinkageNone:
@@ -411,8 +413,8 @@ func linkage(s subject) *Refusal {
 		}
 		others = max(others, len(s.Facts.DriverSnapshots)-len(mine))
 		switch {
-		case len(mine) > 0 && others > len(mine):
-			return refuse(ReasonSnapshotsLinked, "PersistentVolume %s is tied to its snapshots: %s and %d others", s.pv.Name, list(mine), others-len(mine)).watching(watch...).polledIf(s.Driver.ListSnapshots)
+		case len(mine) > 0 && others > 0:
+			return refuse(ReasonSnapshotsLinked, "PersistentVolume %s is tied to its snapshots: %s, and %d more outside this namespace", s.pv.Name, list(mine), others).watching(watch...).polledIf(s.Driver.ListSnapshots)
 		case len(mine) > 0:
 			return refuse(ReasonSnapshotsLinked, "PersistentVolume %s is tied to its snapshots: %s", s.pv.Name, list(mine)).watching(watch...).polledIf(s.Driver.ListSnapshots)
 		case others > 0:

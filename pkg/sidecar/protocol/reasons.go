@@ -121,7 +121,7 @@ var Reasons = []ReasonInfo{
 	{ReasonCapacityMismatch, `the receiving claim does not ask for exactly the volume's capacity: less would cheat the quota, more cannot bind`, `create it again as status.required says`},
 	{ReasonApprovalWithdrawn, `the approval was deleted while the volume was in flight; it went back`, `approve again`},
 	{ReasonRequestDeleted, `the request was deleted while the volume was in flight; it went back`, `request again`},
-	{ReasonTimedOut, `the transfer could not be verified in time and the volume went back; it is tried again later`, `look at the condition's message for what was waited for`},
+	{ReasonTimedOut, `the transfer could not be verified in time and the volume went back; it is tried again later`, `the administrator looks at the volume binder, or at what the sidecar logs`},
 	{ReasonWriteRefused, `the API server refuses a write of the transfer, for instance by an admission policy`, `the administrator lets the sidecar's write pass; it is tried again`},
 	{ReasonVolumeTaken, `somebody else set the claimRef of a volume in flight`, `the administrator decides whose the volume is; the sidecar does not touch it`},
 	{ReasonReceivingClaimDeleted, `the receiving claim was deleted before the transfer was complete; the volume is kept with policy Retain`, `the administrator decides whose the volume is`},

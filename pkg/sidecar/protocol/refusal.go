@@ -70,8 +70,8 @@ func watchVolume(name string) WatchRef {
 	return WatchRef{Resource: schema.GroupVersionResource{Version: "v1", Resource: "persistentvolumes"}, Name: name}
 }
 
-func watchAttachments() WatchRef {
-	return WatchRef{Resource: schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1", Resource: "volumeattachments"}}
+func watchAttachment(name string) WatchRef {
+	return WatchRef{Resource: schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1", Resource: "volumeattachments"}, Name: name}
 }
 
 // snapshotResources are the resources of the kinds that Snapshot names.
