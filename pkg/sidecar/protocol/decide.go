@@ -18,12 +18,22 @@ import (
 
 // Decide returns the next single action of one transfer.
 func Decide(o Observation) Action {
-	if o.Volume != nil && o.Volume.PV != nil {
-		if j, err := ParseJournal(o.Volume.PV, o.Driver.Name); err == nil && j != nil && j.Request.NamespacedName() == o.Name {
-			return flight{Observation: &o, pv: o.Volume.PV, j: j}.decide()
-		}
+	if j := o.journal(); j != nil {
+		return flight{Observation: &o, pv: o.Volume.PV, j: j}.decide()
 	}
 	return o.decide()
+}
+
+// journal is the volume's, where that is in flight for a request of this name.
+func (o *Observation) journal() *Journal {
+	if o.Volume == nil || o.Volume.PV == nil {
+		return nil
+	}
+	j, err := ParseJournal(o.Volume.PV, o.Driver.Name)
+	if err != nil || j == nil || j.Request.NamespacedName() != o.Name {
+		return nil
+	}
+	return j
 }
 
 // decide is for a request whose volume is not in flight: not yet, or not any more.

@@ -168,8 +168,11 @@ func (o *Observation) spend(request types.UID) *Action {
 }
 
 // WriteRefused is the write that says that the API server refuses a step, or
-// nil where the request says so already or is gone.
+// nil where the request says so already, is complete or gone.
 func (o *Observation) WriteRefused(err error) *Status {
+	if j := o.journal(); o.Request == nil || match.Completed(o.Request) || j != nil && j.Request.UID != o.Request.UID {
+		return nil
+	}
 	refusal := refuse(ReasonWriteRefused, "the API server refuses a write: %s", truncate(err.Error(), 1024))
 	write := o.requestStatus(func(r *v1alpha1.NamespaceTransferRequest) { o.refused(r, refusal) })
 	if write != nil {
