@@ -60,6 +60,12 @@ const releaseLeaderElectionOnExit featuregate.Feature = "ReleaseLeaderElectionOn
 // startTime is when what runs once at the start has run.
 const startTime = 10 * time.Second
 
+// eventQPS and eventBurst bound how fast events are sent.
+const (
+	eventQPS   = 40
+	eventBurst = 40
+)
+
 // options are the flags beside those that every CSI sidecar has.
 type options struct {
 	workers           int
@@ -197,9 +203,11 @@ func lead(ctx context.Context, clientConfig *rest.Config, d *driver.Driver, o *o
 	binary := rest.CopyConfig(clientConfig)
 	binary.ContentType, binary.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
 	core, err1 := typedcorev1.NewForConfig(binary)
-	// Events have a client of their own, so that a burst of them does not use up
-	// what transfers may send.
-	forEvents, err2 := typedcorev1.NewForConfig(binary)
+	// Events have a client of their own, and a rate: in a burst of transfers they
+	// come a little later, and the API server moves volumes meanwhile.
+	unhurried := rest.CopyConfig(binary)
+	unhurried.QPS, unhurried.Burst = eventQPS, eventBurst
+	forEvents, err2 := typedcorev1.NewForConfig(unhurried)
 	storage, err3 := typedstoragev1.NewForConfig(binary)
 	authentication, err4 := typedauthenticationv1.NewForConfig(binary)
 	transfer, err5 := typedtransferv1alpha1.NewForConfig(clientConfig)

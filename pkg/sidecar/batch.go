@@ -6,6 +6,7 @@ package sidecar
 import (
 	"context"
 	"sync"
+	"time"
 )
 
 // batch runs one read for everybody who asks for the same key before it has
@@ -17,7 +18,12 @@ type batch[K comparable, V any] struct {
 	mu      sync.Mutex
 	pending map[K]*round[V]
 	running map[K]*round[V]
+	// last are the reads that ended less than fresh ago.
+	last map[K]*round[V]
 }
+
+// fresh is how long the result of a read is good enough for recent.
+const fresh = time.Second
 
 type round[V any] struct {
 	done  chan struct{}
@@ -26,7 +32,7 @@ type round[V any] struct {
 }
 
 func newBatch[K comparable, V any](read func(context.Context, K) (V, error)) *batch[K, V] {
-	return &batch[K, V]{read: read, pending: map[K]*round[V]{}, running: map[K]*round[V]{}}
+	return &batch[K, V]{read: read, pending: map[K]*round[V]{}, running: map[K]*round[V]{}, last: map[K]*round[V]{}}
 }
 
 // get returns the result of a read that begins after the call. It is shared:
@@ -58,9 +64,32 @@ func (b *batch[K, V]) get(ctx context.Context, key K) (V, error) {
 		if b.running[key] == next {
 			delete(b.running, key)
 		}
+		if next.err == nil {
+			b.last[key] = next
+			time.AfterFunc(fresh, func() { b.drop(key, next) })
+		}
 		b.mu.Unlock()
 		close(next.done)
 	}
 	<-next.done
 	return next.value, next.err
+}
+
+// recent returns the result of a read that ended a moment ago, if there is one.
+func (b *batch[K, V]) recent(key K) (V, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if last := b.last[key]; last != nil {
+		return last.value, true
+	}
+	var none V
+	return none, false
+}
+
+func (b *batch[K, V]) drop(key K, r *round[V]) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.last[key] == r {
+		delete(b.last, key)
+	}
 }

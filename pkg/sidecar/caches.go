@@ -22,8 +22,7 @@ import (
 
 // Indexes of the caches.
 const (
-	indexByNamespace  = cache.NamespaceIndex
-	indexBySource     = "source"     // requests by namespace/name of their source
+	indexBySource     = "source"     // requests and approvals by namespace/name of their source
 	indexByRequest    = "request"    // volumes in flight by namespace/name of their request
 	indexByMember     = "member"     // volumes in flight by namespace/name of their claims
 	indexByDataSource = "dataSource" // claims by kind/name of their data source
@@ -80,6 +79,10 @@ func indexer[T any](keys func(T) []string) cache.IndexFunc {
 
 func sourceOf(r *v1alpha1.NamespaceTransferRequest) []string {
 	return []string{r.Spec.Source.Namespace + "/" + r.Spec.Source.Name}
+}
+
+func givenBy(a *v1alpha1.NamespaceTransferApproval) []string {
+	return []string{a.Namespace + "/" + a.Spec.Source.Name}
 }
 
 // requestOf indexes by whatever request a journal names; whether the journal is

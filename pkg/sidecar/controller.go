@@ -83,11 +83,12 @@ type Controller struct {
 	// at a transfer that began them.
 	base context.Context
 
-	queue   workqueue.TypedRateLimitingInterface[types.NamespacedName]
-	lists   *lists
-	asker   *asker
-	holdoff *holdoff
-	watches *watches
+	queue        workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	surroundings *batch[extent, *surroundings]
+	handles      *batch[extent, map[string][]string]
+	asker        *asker
+	holdoff      *holdoff
+	watches      *watches
 	// extra is what a waiting transfer watches beyond its namespaces.
 	extra sync.Map // types.NamespacedName: []protocol.WatchRef
 
@@ -117,10 +118,11 @@ func New(c Config) *Controller {
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](c.RetryStart, c.RetryMax),
 			workqueue.TypedRateLimitingQueueConfig[types.NamespacedName]{Name: "transfers", DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(
 				workqueue.TypedDelayingQueueConfig[types.NamespacedName]{Name: "transfers", Queue: workqueue.NewTypedWithConfig(
-					workqueue.TypedQueueConfig[types.NamespacedName]{Name: "transfers", Queue: newLanes(k.arrived)})})}),
-		lists:   newLists(c.Clients, settings.Driver.Name),
+					workqueue.TypedQueueConfig[types.NamespacedName]{Name: "transfers", Queue: newLanes(k.laneOf)})})}),
 		holdoff: newHoldoff(c.RetryStart, c.RetryMax),
 	}
+	r := &reader{Clients: c.Clients, driver: settings.Driver.Name, attaches: k.attaches}
+	k.surroundings, k.handles = newBatch(r.read), newBatch(r.handles)
 	k.asker = newAsker(c.Driver, settings.PollInterval, k.queue.Add)
 	k.watches = newWatches(k.open, k.queue.Add)
 	k.requests.informer = informer(c.Transfer.RESTClient(), "namespacetransferrequests", "", &v1alpha1.NamespaceTransferRequest{}, c.Resync, cache.Indexers{indexBySource: indexer(sourceOf)}, nil)
@@ -363,17 +365,6 @@ func (c *Controller) handle() error {
 		}
 	}))
 	return errors.Join(err1, err2, err3, err4, err5)
-}
-
-// arrived reports whether the volume of a transfer is bound to the receiving
-// claim, or was: what is left to do then is to restore it and to say so.
-func (c *Controller) arrived(key types.NamespacedName) bool {
-	for _, pv := range byIndex[corev1.PersistentVolume](overlay{informer: c.volumes.informer}, indexByRequest, key.String()) {
-		if ref := pv.Spec.ClaimRef; ref != nil && ref.Kind == "PersistentVolumeClaim" && ref.Namespace == key.Namespace && pv.Status.Phase == corev1.VolumeBound {
-			return true
-		}
-	}
-	return false
 }
 
 // enqueueSource looks again at all transfers from a claim.

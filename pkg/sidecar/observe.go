@@ -249,9 +249,18 @@ func (c *Controller) liveClaim(ctx context.Context, key types.NamespacedName) (*
 }
 
 // readFacts reads what lies outside the transfer's own objects.
-func (c *Controller) readFacts(ctx context.Context, o *protocol.Observation, f *protocol.Facts, p parties) (err error) {
-	pv := o.Volume.PV
-	inNamespace, inCluster := listing{namespace: p.source.Namespace, live: f.Live}, listing{live: f.Live}
+func (c *Controller) readFacts(ctx context.Context, o *protocol.Observation, f *protocol.Facts, p parties) error {
+	pv, e := o.Volume.PV, extent{namespace: p.source.Namespace, live: f.Live}
+	// A read of a moment ago will do to say that nothing stands in the way yet.
+	// What it says does is looked at anew: it may be gone, and have been waited for.
+	around, ok := c.surroundings.recent(e)
+	if !ok || f.Live || around.concern(f, p.source, pv, o.Source) {
+		var err error
+		if around, err = c.surroundings.get(ctx, e); err != nil {
+			return err
+		}
+	}
+	around.concern(f, p.source, pv, o.Source)
 
 	// The cache will do for claims even when verifying: it has shown the source
 	// claim Lost, and so everything that was written to claims of the namespace
@@ -259,35 +268,52 @@ func (c *Controller) readFacts(ctx context.Context, o *protocol.Observation, f *
 	if w := c.watches.scope(claimsIn(p.source.Namespace)); w != nil {
 		f.Clones = clones(byIndex[corev1.PersistentVolumeClaim](overlay{informer: w.informer}, indexByDataSource, "PersistentVolumeClaim/"+p.source.Name))
 	}
-	if f.Live {
-		pods, err := look(ctx, c.lists.pods, inNamespace, under[string](p.source.Name))
-		if err != nil {
-			return fmt.Errorf("listing Pods of namespace %s: %w", p.source.Namespace, err)
-		}
-		f.Pods = slices.Sorted(slices.Values(pods))
-		if f.SourceNamespaceGone, err = c.lists.namespaces.get(ctx, p.source.Namespace); err != nil {
-			return fmt.Errorf("reading Namespace %s: %w", p.source.Namespace, err)
-		}
-	} else if w := c.watches.scope(podsIn(p.source.Namespace)); w != nil {
+	if w := c.watches.scope(podsIn(p.source.Namespace)); w != nil && !f.Live {
+		f.Pods = nil
 		for _, pod := range byIndex[corev1.Pod](overlay{informer: w.informer}, indexByClaim, p.source.Name) {
 			f.Pods = append(f.Pods, pod.Name)
 		}
-		slices.Sort(f.Pods)
 	}
-	if c.attaches() {
-		if f.Attachments, err = look(ctx, c.lists.attachments, inCluster, under[protocol.Attachment](pv.Name)); err != nil {
-			return fmt.Errorf("listing VolumeAttachments: %w", err)
+	slices.Sort(f.Pods)
+	if protocol.Dynamic(pv) {
+		return nil
+	}
+	handles, err := c.handles.get(ctx, extent{live: f.Live})
+	f.Twins = slices.DeleteFunc(slices.Clone(handles[pv.Spec.CSI.VolumeHandle]), func(name string) bool { return name == pv.Name })
+	return err
+}
+
+// concern notes what of the surroundings concerns one volume, and reports whether
+// there is anything.
+func (s *surroundings) concern(f *protocol.Facts, source protocol.Ref, pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) bool {
+	f.SourceNamespaceGone = s.terminating
+	f.Pods = slices.Clone(s.pods[source.Name])
+	f.Attachments = s.attachments[pv.Name]
+	all := slices.Concat(s.snapshots[source.Name], s.contents[pv.Spec.CSI.VolumeHandle], s.groupContents[pv.Spec.CSI.VolumeHandle])
+	for _, g := range s.groups {
+		if claim != nil && g.selector.Matches(labels.Set(claim.Labels)) {
+			all = append(all, g.snapshot)
 		}
 	}
-	if !protocol.Dynamic(pv) {
-		others := func(byHandle map[string][]string) []string {
-			return slices.DeleteFunc(slices.Clone(byHandle[pv.Spec.CSI.VolumeHandle]), func(name string) bool { return name == pv.Name })
+	f.Snapshots = mergeSnapshots(all)
+	return len(f.Pods)+len(f.Attachments)+len(f.Snapshots) > 0
+}
+
+// mergeSnapshots makes one of a snapshot and its content. It is ready when both
+// say so.
+func mergeSnapshots(all []protocol.Snapshot) []protocol.Snapshot {
+	slices.SortFunc(all, func(a, b protocol.Snapshot) int {
+		return strings.Compare(a.Kind+"/"+a.Namespace+"/"+a.Name, b.Kind+"/"+b.Namespace+"/"+b.Name)
+	})
+	var merged []protocol.Snapshot
+	for _, s := range all {
+		if n := len(merged) - 1; n >= 0 && merged[n].Kind == s.Kind && merged[n].Namespace == s.Namespace && merged[n].Name == s.Name {
+			merged[n].Ready = merged[n].Ready && s.Ready
+			continue
 		}
-		if f.Twins, err = look(ctx, c.lists.handles, inCluster, others); err != nil {
-			return fmt.Errorf("listing PersistentVolumes: %w", err)
-		}
+		merged = append(merged, s)
 	}
-	return c.readSnapshots(ctx, f, p.source, pv, o.Source)
+	return merged
 }
 
 // attaches reports whether volumes of the driver are attached to nodes. One that
@@ -307,42 +333,6 @@ func clones(claims []*corev1.PersistentVolumeClaim) []string {
 	}
 	slices.Sort(names)
 	return names
-}
-
-func (c *Controller) readSnapshots(ctx context.Context, f *protocol.Facts, source protocol.Ref, pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) error {
-	l := listing{namespace: source.Namespace, live: f.Live}
-	own, err := look(ctx, c.lists.snapshots, l, under[protocol.Snapshot](source.Name))
-	if err != nil {
-		return fmt.Errorf("listing VolumeSnapshots of namespace %s: %w", source.Namespace, err)
-	}
-	groups, err := look(ctx, c.lists.groups, l, func(open []group) (selecting []protocol.Snapshot) {
-		for _, g := range open {
-			if claim != nil && g.selector.Matches(labels.Set(claim.Labels)) {
-				selecting = append(selecting, g.snapshot)
-			}
-		}
-		return selecting
-	})
-	if err != nil {
-		return fmt.Errorf("listing VolumeGroupSnapshots of namespace %s: %w", source.Namespace, err)
-	}
-	contents, err := look(ctx, c.lists.contents, listing{live: f.Live}, under[protocol.Snapshot](pv.Spec.CSI.VolumeHandle))
-	if err != nil {
-		return fmt.Errorf("listing VolumeSnapshotContents: %w", err)
-	}
-	all := slices.Concat(own, groups, contents)
-	// A snapshot and its content are one; it is ready when both say so.
-	slices.SortFunc(all, func(a, b protocol.Snapshot) int {
-		return strings.Compare(a.Kind+"/"+a.Namespace+"/"+a.Name, b.Kind+"/"+b.Namespace+"/"+b.Name)
-	})
-	for _, s := range all {
-		if n := len(f.Snapshots); n > 0 && f.Snapshots[n-1].Kind == s.Kind && f.Snapshots[n-1].Namespace == s.Namespace && f.Snapshots[n-1].Name == s.Name {
-			f.Snapshots[n-1].Ready = f.Snapshots[n-1].Ready && s.Ready
-			continue
-		}
-		f.Snapshots = append(f.Snapshots, s)
-	}
-	return nil
 }
 
 // orNil turns a NotFound error into nil.

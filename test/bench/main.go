@@ -97,7 +97,12 @@ func run(ctx context.Context) error {
 
 // start starts the cluster and provisions what the parts move.
 func start(ctx context.Context) (*bench, error) {
-	c, err := cluster.Start(ctx, cluster.Options{})
+	// Bodies in the audit log would cost the API server more than some requests.
+	policy, err := filepath.Abs(filepath.Join("bench", "audit-policy.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	c, err := cluster.Start(ctx, cluster.Options{APIServerFlags: []string{"--audit-policy-file=" + policy}})
 	if err != nil {
 		return nil, err
 	}
@@ -110,6 +115,10 @@ func start(ctx context.Context) (*bench, error) {
 }
 
 func (b *bench) install(ctx context.Context) (err error) {
+	// Built now, not while it is measured.
+	if _, err := cluster.Program(ctx, "csi-transfer", os.Stderr); err != nil {
+		return err
+	}
 	deploy := filepath.Join("..", "deploy", "kubernetes")
 	if b.transfer, err = transfer.NewForConfig(b.Config); err != nil {
 		return err
