@@ -226,7 +226,7 @@ func managesSpecField(entry metav1.ManagedFieldsEntry, field string) bool {
 	var fields struct {
 		Spec map[string]json.RawMessage `json:"f:spec"`
 	}
-	if entry.FieldsV1 == nil || json.Unmarshal(entry.FieldsV1.Raw, &fields) != nil {
+	if entry.FieldsV1 == nil || json.Unmarshal(entry.FieldsV1.GetRawBytes(), &fields) != nil {
 		return false
 	}
 	_, ok := fields.Spec["f:"+field]

@@ -13,7 +13,6 @@ const (
 	// AnnotationSnapshotLinkage on a StorageClass (none, snapshots or chain)
 	// overrides what the driver advertises. In a driver's
 	// GetPluginInfoResponse.manifest the same key is the capability flag.
-	// On a CSIDriver it is written by the sidecar, for people to read.
 	AnnotationSnapshotLinkage = GroupName + "/snapshot-linkage"
 )
 
