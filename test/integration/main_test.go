@@ -166,6 +166,10 @@ func startWorld(ctx context.Context, options cluster.Options) (*world, error) {
 			return nil, err
 		}
 	}
+	// Kubernetes soon deletes pods of a node that does not exist.
+	if err := c.Apply(ctx, "{apiVersion: v1, kind: Node, metadata: {name: node-1}}"); err != nil {
+		return nil, err
+	}
 	if w.kubeconfig, err = w.sidecarKubeconfig(ctx); err != nil {
 		return nil, err
 	}
