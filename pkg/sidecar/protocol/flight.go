@@ -298,8 +298,12 @@ func (f flight) returning() Action {
 	if a := f.statuses(v1alpha1.PhasePending, refusal); a != nil {
 		return *a
 	}
-	if f.pv.DeletionTimestamp != nil {
+	switch {
+	case f.pv.DeletionTimestamp != nil:
 		return wait("the volume was deleted in flight and is kept until its claim is deleted")
+	case !f.live():
+		// A cache may show the claim as it was before it was marked.
+		return f.readLive("about to restore")
 	}
 	return restore("bound to the source claim again", f.pv, f.j)
 }

@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -41,7 +43,8 @@ import (
 //	kubernetes [resync]            binder, provisioner and protection controllers catch up
 //	settle                         run and kubernetes until nothing changes
 //	crash                          the sidecar forgets what is not in an object
-//	lag, catch-up                  the sidecar's caches stop, and go on
+//	lag                            the sidecar's caches stop
+//	catch-up [KIND NAME]           they go on, or show that object as it is
 //	tick DURATION                  time passes
 //	create, edit KIND NAME         with YAML; receiving claims, requests and approvals have defaults
 //	delete KIND NAME
@@ -71,6 +74,23 @@ func transcripts(t testing.TB) []string {
 		t.Fatalf("no transcripts: %v", err)
 	}
 	return paths
+}
+
+// TestEveryReasonIsReached: the transcripts show each reason with its sentence.
+func TestEveryReasonIsReached(t *testing.T) {
+	var all strings.Builder
+	for _, path := range transcripts(t) {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(text)
+	}
+	for _, r := range protocol.Reasons {
+		if !regexp.MustCompile(`Transferred: ` + string(r.Reason) + ` ".`).MatchString(all.String()) {
+			t.Errorf("no transcript shows reason %s", r.Reason)
+		}
+	}
 }
 
 // command runs one command of a transcript.
@@ -143,7 +163,11 @@ func (w *world) command(d *datadriven.TestData) []string {
 	case "lag":
 		w.seen = w.copy(w.objects)
 	case "catch-up":
-		w.seen = nil
+		if len(d.CmdArgs) > 0 {
+			w.saw(parseID(arg(0), arg(1)))
+		} else {
+			w.seen = nil
+		}
 	case "tick":
 		passed, err := time.ParseDuration(arg(0))
 		if err != nil {
