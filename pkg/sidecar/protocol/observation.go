@@ -124,7 +124,8 @@ type Facts struct {
 // Attachment is a VolumeAttachment.
 type Attachment struct{ Name, Node string }
 
-// Snapshot is a VolumeSnapshot, VolumeSnapshotContent or the group form of either.
+// Snapshot is a VolumeSnapshot or a VolumeGroupSnapshot, which may be known by
+// its content alone.
 type Snapshot struct {
 	Kind, Namespace, Name string
 	// Ready is false while the snapshot is still being made.

@@ -76,10 +76,8 @@ func watchAttachment(name string) WatchRef {
 
 // snapshotResources are the resources of the kinds that Snapshot names.
 var snapshotResources = map[string]schema.GroupVersionResource{
-	"VolumeSnapshot":             {Group: "snapshot.storage.k8s.io", Version: "v1", Resource: "volumesnapshots"},
-	"VolumeSnapshotContent":      {Group: "snapshot.storage.k8s.io", Version: "v1", Resource: "volumesnapshotcontents"},
-	"VolumeGroupSnapshot":        {Group: "groupsnapshot.storage.k8s.io", Version: "v1", Resource: "volumegroupsnapshots"},
-	"VolumeGroupSnapshotContent": {Group: "groupsnapshot.storage.k8s.io", Version: "v1", Resource: "volumegroupsnapshotcontents"},
+	"VolumeSnapshot":      {Group: "snapshot.storage.k8s.io", Version: "v1", Resource: "volumesnapshots"},
+	"VolumeGroupSnapshot": {Group: "groupsnapshot.storage.k8s.io", Version: "v1", Resource: "volumegroupsnapshots"},
 }
 
 func watchSnapshot(s Snapshot) WatchRef {
