@@ -4,6 +4,7 @@
 package integration
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 
 	"github.com/csi-transfer/csi-transfer/pkg/apis/transfer/v1alpha1"
@@ -53,6 +55,50 @@ func (w *world) audit() error {
 	return errors.Join(problems...)
 }
 
+// unused fails if the shipped ClusterRole allows what no sidecar in any of the
+// worlds has ever done.
+func unused(ctx context.Context, worlds []*world) error {
+	role, err := worlds[0].Client.RbacV1().ClusterRoles().Get(ctx, "csi-transfer-runner", metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	done := sets.New[string]()
+	for _, w := range worlds {
+		requests, err := w.Audit(cluster.AuditFilter{User: sidecarUser})
+		if err != nil {
+			return err
+		}
+		for _, e := range requests {
+			done.Insert(fmt.Sprint(e.Verb, " ", e.ObjectRef.APIGroup, " ", resourceOf(e)))
+		}
+	}
+	var problems []error
+	for _, rule := range role.Rules {
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				for _, verb := range rule.Verbs {
+					// Whoever watches must be able to list, for API servers that do not
+					// begin a watch with what is there.
+					if verb == "list" && slices.Contains(rule.Verbs, "watch") {
+						continue
+					}
+					if !done.Has(fmt.Sprint(verb, " ", group, " ", resource)) {
+						problems = append(problems, fmt.Errorf("ClusterRole %s allows to %s %s, which no sidecar has done", role.Name, verb, resource))
+					}
+				}
+			}
+		}
+	}
+	return errors.Join(problems...)
+}
+
+func resourceOf(e auditv1.Event) string {
+	if e.ObjectRef.Subresource != "" {
+		return e.ObjectRef.Resource + "/" + e.ObjectRef.Subresource
+	}
+	return e.ObjectRef.Resource
+}
+
 func body(e auditv1.Event) string {
 	if e.RequestObject == nil {
 		return ""
@@ -67,10 +113,7 @@ func lawful(e auditv1.Event) error {
 	if !slices.Contains(cluster.WriteVerbs, e.Verb) {
 		return nil
 	}
-	resource := e.ObjectRef.Resource
-	if e.ObjectRef.Subresource != "" {
-		resource += "/" + e.ObjectRef.Subresource
-	}
+	resource := resourceOf(e)
 	if !slices.Contains(sidecarMay, e.Verb+" "+resource) {
 		return errors.New("it has no business writing that")
 	}

@@ -111,7 +111,7 @@ func run(ctx context.Context, m *testing.M) (int, error) {
 		problems = append(problems, w.audit())
 	}
 	if code == 0 && everything() {
-		problems = append(problems, unreached())
+		problems = append(problems, unreached(), unused(ctx, worlds))
 	}
 	return code, errors.Join(problems...)
 }

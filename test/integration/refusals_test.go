@@ -156,6 +156,24 @@ var refusals = []refusal{
 		remedy: func(s *scene) { s.must(s.own.Snapshotter.Resume()) },
 	},
 	{
+		reason: protocol.ReasonSnapshotInProgress,
+		arrange: func(s *scene) {
+			s.must(s.StartSnapshotController(s.ctx))
+			s.source(func(c *corev1.PersistentVolumeClaim) { c.Labels = map[string]string{"app": "db"} })
+			s.must(s.Apply(s.ctx, fmt.Sprintf(`
+apiVersion: groupsnapshot.storage.k8s.io/v1
+kind: VolumeGroupSnapshot
+metadata: {namespace: %s, name: all}
+spec: {source: {selector: {matchLabels: {app: db}}}}
+`, s.giver)))
+			s.receive()
+		},
+		says: []string{"VolumeGroupSnapshot {giver}/all is still being made"},
+		remedy: func(s *scene) {
+			must[string](s)(s.Kubectl(s.ctx, "delete", "volumegroupsnapshot", "all", "--namespace="+s.giver))
+		},
+	},
+	{
 		reason: protocol.ReasonCloneInProgress,
 		arrange: func(s *scene) {
 			s.newClass(func(c *storagev1.StorageClass) {
@@ -377,10 +395,8 @@ var refusals = []refusal{
 			s.waitSnapshot("backup")
 			s.receive()
 		},
-		says: []string{"PersistentVolume {volume}", "VolumeSnapshot {giver}/backup"},
-		remedy: func(s *scene) {
-			s.must(s.Dynamic.Resource(cluster.Snapshots).Namespace(s.giver).Delete(s.ctx, "backup", metav1.DeleteOptions{}))
-		},
+		says:   []string{"PersistentVolume {volume}", "VolumeSnapshot {giver}/backup"},
+		remedy: (*scene).deleteSnapshot,
 	},
 	{
 		reason: protocol.ReasonChainLinked, id: "R16",
@@ -395,15 +411,17 @@ var refusals = []refusal{
 	{
 		reason: protocol.ReasonDriverRefused, id: "C1",
 		arrange: func(s *scene) {
-			s.sidecarOf(s.vendor(cluster.DriverOptions{Flags: []string{"--transfer-service"}}))
-			s.newClass(func(c *storagev1.StorageClass) { c.Parameters = map[string]string{"hydrate": "10s"} })
-			s.claim(s.giver, "origin")
-			s.source(cloneOf("origin"))
+			s.sidecarOf(s.vendor(cluster.DriverOptions{Snapshotter: true, Flags: []string{"--transfer-service", "--snapshot-linkage=snapshots"}}))
+			// The administrator is wrong: the driver has the last word.
+			s.annotateClass(v1alpha1.AnnotationSnapshotLinkage, "none")
+			s.source()
+			s.snapshot("backup")
+			s.waitSnapshot("backup")
 			s.receive()
 		},
-		says: []string{"driver {driver} refuses PersistentVolume {volume}", "hydrating", "wait for it"},
+		says: []string{"driver {driver} refuses PersistentVolume {volume}", "snapshot", "depends on the volume; delete it"},
 		// The driver is asked again after a while.
-		remedy: func(*scene) {},
+		remedy: (*scene).deleteSnapshot,
 	},
 	{
 		reason: protocol.ReasonDriverUnavailable,
@@ -641,6 +659,11 @@ spec:
   volumeSnapshotClassName: %[1]s
   source: {persistentVolumeClaimName: data}
 `, s.class, s.driverName(), s.giver, name)))
+}
+
+func (s *scene) deleteSnapshot() {
+	s.Helper()
+	s.must(s.Dynamic.Resource(cluster.Snapshots).Namespace(s.giver).Delete(s.ctx, "backup", metav1.DeleteOptions{}))
 }
 
 // waitSnapshot waits until a snapshot is ready.
