@@ -71,11 +71,13 @@ func (l *lanes) Pop() types.NamespacedName {
 
 // laneOf finds the lane of a transfer by its volume.
 func (c *Controller) laneOf(key types.NamespacedName) lane {
-	for _, pv := range byIndex[corev1.PersistentVolume](overlay{informer: c.volumes.informer}, indexByRequest, key.String()) {
-		if ref := pv.Spec.ClaimRef; ref != nil && ref.Kind == "PersistentVolumeClaim" && pv.Status.Phase == corev1.VolumeBound {
-			return arrived
-		}
-		return inFlight
+	volumes := byIndex[corev1.PersistentVolume](overlay{informer: c.volumes.informer}, indexByRequest, key.String())
+	if len(volumes) == 0 {
+		return ahead
 	}
-	return ahead
+	pv := volumes[0]
+	if ref := pv.Spec.ClaimRef; ref != nil && ref.Kind == "PersistentVolumeClaim" && pv.Status.Phase == corev1.VolumeBound {
+		return arrived
+	}
+	return inFlight
 }
