@@ -56,7 +56,8 @@ type walk struct {
 	mounted []string
 	// tampered: somebody wrote to the volume who has no business there.
 	tampered bool
-	once     []string
+	// bound and completed: the transfer has been there.
+	bound, completed bool
 }
 
 type sidecar struct {
@@ -118,6 +119,8 @@ func (w *walk) sidecar() {
 	if _, _, err := w.act(a); err != nil {
 		w.told("  %v", err)
 		w.saw(written(a))
+	} else if a.Step() == string(protocol.Bind) {
+		w.bound = true
 	}
 }
 
@@ -205,8 +208,8 @@ func (w *walk) check() {
 	if ref := pv.Spec.ClaimRef; !w.tampered && (ref == nil || ref.UID == "" || pv.Status.Phase == corev1.VolumeAvailable) {
 		w.Errorf("anybody may have the volume")
 	}
-	if r := get[*v1alpha1.NamespaceTransferRequest](w.objects, request); r != nil && match.Completed(r) && r.UID == "request-1" && !slices.Contains(w.once, "completed") {
-		w.once = append(w.once, "completed")
+	if r := get[*v1alpha1.NamespaceTransferRequest](w.objects, request); r != nil && match.Completed(r) && r.UID == "request-1" && !w.completed {
+		w.completed = true
 		if pv.DeletionTimestamp == nil && (pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete || pv.Annotations[v1alpha1.AnnotationJournal] != "") {
 			w.Errorf("completed before the volume is as it was")
 		}
@@ -296,6 +299,9 @@ func (w *walk) rest() {
 		w.Errorf("the policy was not restored")
 	case owner == nil && pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain && !w.tampered:
 		w.Errorf("a volume without an owner is not retained")
+	}
+	if owner != nil && owner == from && w.bound {
+		w.Errorf("the giver has what the receiver may have written")
 	}
 	if owner != nil && owner == from && (from.Annotations[v1alpha1.AnnotationTransferUID] != "" || from.Annotations[v1alpha1.AnnotationTransferredTo] != "") {
 		w.Errorf("the source claim has its volume, and says that it went")

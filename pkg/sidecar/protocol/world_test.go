@@ -507,6 +507,9 @@ func (w *world) write(i id, on object, change func(object), conditions []metav1.
 		if !conditionReason.MatchString(c.Reason) {
 			w.Errorf("the API server would not accept condition %s of %s with reason %q", c.Type, i, c.Reason)
 		}
+		if c.Message == "" || strings.TrimRight(c.Message, " .;:,\n") != c.Message {
+			w.Errorf("condition %s of %s says %q", c.Type, i, c.Message)
+		}
 	}
 	after := current.DeepCopyObject().(object)
 	change(after)
