@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -341,11 +342,9 @@ func (c *Controller) handle() error {
 		c.queue.Add(types.NamespacedName{Namespace: r.Namespace, Name: r.Name})
 	}))
 	// An approval may be free again when the request it was reserved for is gone.
-	_, err2 := c.requests.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: func(o any) {
-		if r, ok := o.(*v1alpha1.NamespaceTransferRequest); ok {
-			c.enqueueSource(types.NamespacedName{Namespace: r.Spec.Source.Namespace, Name: r.Spec.Source.Name})
-		}
-	}})
+	_, err2 := c.requests.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: handlers(func(r *v1alpha1.NamespaceTransferRequest) {
+		c.enqueueSource(types.NamespacedName{Namespace: r.Spec.Source.Namespace, Name: r.Spec.Source.Name})
+	}).OnDelete})
 	_, err3 := c.approvals.informer.AddEventHandler(handlers(func(a *v1alpha1.NamespaceTransferApproval) {
 		c.enqueueSource(types.NamespacedName{Namespace: a.Namespace, Name: a.Spec.Source.Name})
 	}))
@@ -384,19 +383,36 @@ func (c *Controller) handleClaims(informer cache.SharedIndexInformer) {
 				c.enqueueSource(types.NamespacedName{Namespace: claim.Namespace, Name: ref.Name})
 			}
 		}
-		// The request that has the claim in flight may be gone.
-		for _, pv := range byIndex[corev1.PersistentVolume](overlay{informer: c.volumes.informer}, indexByMember, claim.Namespace+"/"+claim.Name) {
-			for _, request := range c.requestOf(pv) {
-				c.queue.Add(splitName(request))
-			}
-		}
+		c.enqueueInFlight(types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name})
 	}))
 }
 
 func (c *Controller) handlePods(informer cache.SharedIndexInformer) {
-	_, _ = informer.AddEventHandler(handlers(func(pod *corev1.Pod) {
+	uses := handlers(func(pod *corev1.Pod) {
 		for _, claim := range claimsOf(pod) {
-			c.enqueueSource(types.NamespacedName{Namespace: pod.Namespace, Name: claim})
+			key := types.NamespacedName{Namespace: pod.Namespace, Name: claim}
+			c.enqueueSource(key)
+			c.enqueueInFlight(key)
 		}
-	}))
+	})
+	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) { uses.OnAdd(o, false) },
+		UpdateFunc: func(before, after any) {
+			// Most changes of a pod are changes of its status.
+			if !slices.Equal(claimsOf(before.(*corev1.Pod)), claimsOf(after.(*corev1.Pod))) {
+				uses.OnUpdate(before, after)
+			}
+		},
+		DeleteFunc: uses.OnDelete,
+	})
+}
+
+// enqueueInFlight looks again at the transfer that has a claim's volume in
+// flight. Its request may be gone.
+func (c *Controller) enqueueInFlight(claim types.NamespacedName) {
+	for _, pv := range byIndex[corev1.PersistentVolume](overlay{informer: c.volumes.informer}, indexByMember, claim.String()) {
+		for _, request := range c.requestOf(pv) {
+			c.queue.Add(splitName(request))
+		}
+	}
 }

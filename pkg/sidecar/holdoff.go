@@ -33,8 +33,7 @@ func (h *holdoff) failed(key types.NamespacedName, now time.Time) {
 	defer h.mu.Unlock()
 	a := h.attempts[key]
 	delay := h.max
-	// Beyond 30 doublings any start is past any limit.
-	if a.count < 30 && h.start<<a.count < h.max {
+	if h.start <= h.max>>a.count { // the other way round it may overflow
 		delay = h.start << a.count
 	}
 	h.attempts[key] = attempt{count: a.count + 1, next: now.Add(delay)}

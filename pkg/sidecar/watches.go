@@ -52,8 +52,10 @@ func newWatches(open func(protocol.WatchRef) cache.SharedIndexInformer, changed 
 	}
 }
 
-// want replaces what a transfer watches and reports whether all of it is
-// synced. When it is not, changed is called for the transfer once it is.
+// want replaces what a transfer watches and reports whether all of it that is
+// read is synced. When it is not, changed is called for the transfer once it is.
+// Other scopes only wake a transfer, also when they are synced: one that cannot
+// be watched, because its API is gone or the right is missing, holds up nothing.
 func (w *watches) want(ctx context.Context, key types.NamespacedName, refs ...protocol.WatchRef) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -84,7 +86,9 @@ func (w *watches) replace(ctx context.Context, key types.NamespacedName, wanted 
 			scope.expiry = nil
 		}
 		scope.wantedBy.Insert(key)
-		synced = synced && scope.informer.HasSynced()
+		if mapped(ref) {
+			synced = synced && scope.informer.HasSynced()
+		}
 	}
 	if len(wanted) == 0 {
 		delete(w.wants, key)
