@@ -19,7 +19,7 @@ import (
 // asker talks to the driver in goroutines of its own: a driver that hangs on
 // one volume holds up the transfer of that volume and no other.
 type asker struct {
-	driver *driver.Driver
+	driver caller
 	rest   time.Duration
 	// answered is called when an answer for a transfer is there.
 	answered func(types.NamespacedName)
@@ -27,6 +27,14 @@ type asker struct {
 	mu       sync.Mutex
 	verdicts map[types.NamespacedName]*verdict
 	owners   map[types.NamespacedName]*owner
+}
+
+// caller is the part of driver.Driver that is called for one volume.
+type caller interface {
+	Info() driver.Info
+	Validate(context.Context, driver.Volume) (driver.Verdict, error)
+	Snapshots(ctx context.Context, volumeID string) (ids []string, listed bool, err error)
+	SetOwner(context.Context, driver.Volume) error
 }
 
 // verdict is what the driver says of one volume.
@@ -48,7 +56,7 @@ type owner struct {
 }
 
 // newAsker makes an asker that lets a driver rest for a while after a failure.
-func newAsker(d *driver.Driver, rest time.Duration, answered func(types.NamespacedName)) *asker {
+func newAsker(d caller, rest time.Duration, answered func(types.NamespacedName)) *asker {
 	return &asker{driver: d, rest: rest, answered: answered, verdicts: map[types.NamespacedName]*verdict{}, owners: map[types.NamespacedName]*owner{}}
 }
 
