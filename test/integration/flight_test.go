@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 
 	"github.com/csi-transfer/csi-transfer/pkg/apis/transfer/v1alpha1"
 	"github.com/csi-transfer/csi-transfer/pkg/sidecar/protocol"
