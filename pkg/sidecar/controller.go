@@ -101,6 +101,10 @@ type Controller struct {
 // cannot spin. A whole transfer takes eight.
 const maxSteps = 32
 
+// maxReads bounds the reads for one decision likewise: two volumes, what lies
+// around one of them, and that once more from the API server.
+const maxReads = 4
+
 // An API server that does not answer holds a worker up for no longer than this.
 const (
 	readTimeout  = time.Minute
@@ -216,7 +220,10 @@ func (c *Controller) transferOne(ctx context.Context, key types.NamespacedName) 
 			o.Volume, o.Facts = kept.Volume, kept.Facts
 		}
 		a := protocol.Decide(*o)
-		for a.Read != nil {
+		for reads := 0; a.Read != nil; reads++ {
+			if reads == maxReads {
+				return fmt.Errorf("more than %d reads for one decision; the last was to know %s", maxReads, a.Why)
+			}
 			if ready, err := c.readMore(ctx, o, a.Read); err != nil || !ready {
 				return err
 			}

@@ -52,8 +52,9 @@ func (o *Observation) decide() Action {
 	case o.abandoned():
 		return wait("ended without completing")
 	}
-	if r.Status.VolumeName != "" {
-		if a := o.underway(); a != nil {
+	// A volume of another name was asked for after this was looked at.
+	if name := r.Status.VolumeName; name != "" && (o.Volume == nil || o.Volume.Name == name) {
+		if a := o.underway(name); a != nil {
 			return *a
 		}
 	}
@@ -69,9 +70,8 @@ func (o *Observation) abandoned() bool {
 
 // underway is for a request whose transfer has started at some time. The volume
 // tells how far it came; nil means that it is back, or never left.
-func (o *Observation) underway() *Action {
-	name := o.Request.Status.VolumeName
-	if o.Volume == nil || o.Volume.Name != name {
+func (o *Observation) underway(name string) *Action {
+	if o.Volume == nil {
 		return ptr.To(read("how far the volume came", Read{Volume: name}))
 	}
 	pv := o.Volume.PV
