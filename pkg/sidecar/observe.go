@@ -61,7 +61,9 @@ func (c *Controller) observe(key types.NamespacedName) (*protocol.Observation, b
 		o.Source = c.claim(journal.Source.NamespacedName())
 		o.Claim = c.claim(journal.Claim.NamespacedName())
 	} else {
-		o.Source = c.claim(types.NamespacedName{Namespace: from, Name: o.Request.Spec.Source.Name})
+		source := types.NamespacedName{Namespace: from, Name: o.Request.Spec.Source.Name}
+		o.Source = c.claim(source)
+		o.Rivals = byIndex[v1alpha1.NamespaceTransferRequest](c.requests, indexBySource, source.String())
 	}
 	o.Receivers = c.receivers(key)
 	return o, true

@@ -4,6 +4,7 @@
 package protocol
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -114,27 +115,32 @@ func (o *Observation) stuck(refusal *Refusal) Action {
 }
 
 func (o *Observation) match() Action {
-	var source *match.Source
-	if o.Source != nil {
-		source = &match.Source{UID: o.Source.UID, CreationTimestamp: o.Source.CreationTimestamp}
-	}
-	m := match.Find(o.Request, o.Approvals, source, o.Exists)
+	m := o.find(o.Request)
 	switch {
 	case m.Approval == nil:
-		return o.uncovered(source, m)
-	case source != nil && !m.Verified:
+		return o.uncovered(m)
+	case o.Source != nil && !m.Verified:
 		return wait("the approval was spent by this request")
 	}
 	return o.preflight(m.Approval)
 }
 
+// find returns the approval that covers a request for the source.
+func (o *Observation) find(r *v1alpha1.NamespaceTransferRequest) match.Result {
+	var source *match.Source
+	if o.Source != nil {
+		source = &match.Source{UID: o.Source.UID, CreationTimestamp: o.Source.CreationTimestamp}
+	}
+	return match.Find(r, o.Approvals, source, o.Exists)
+}
+
 // uncovered leaves the request with the neutral status, and tells the giver why
 // an approval that was meant for it does not cover the claim of now.
-func (o *Observation) uncovered(source *match.Source, m match.Result) Action {
+func (o *Observation) uncovered(m match.Result) Action {
 	if write := o.neutral(); write != nil {
 		return Action{Why: "no approval covers the request", Status: write}
 	}
-	if source != nil && (m.Reason == match.ReasonSourceNotOlder || m.Reason == match.ReasonUIDMismatch) {
+	if o.Source != nil && (m.Reason == match.ReasonSourceNotOlder || m.Reason == match.ReasonUIDMismatch) {
 		refusal := &Refusal{Reason: Reason(m.Reason), Message: m.Misses[0].Message}
 		if write := o.refusedApproval(m.Misses[0].Approval, v1alpha1.PhasePending, refusal); write != nil {
 			write.Refusal = refusal
@@ -147,8 +153,7 @@ func (o *Observation) uncovered(source *match.Source, m match.Result) Action {
 // preflight is for an approved request. Until the volume's driver is known any
 // sidecar may report, and all report the same; after that only the driver's own.
 func (o *Observation) preflight(approval *v1alpha1.NamespaceTransferApproval) Action {
-	if reserved := approval.Status.Request; reserved != nil && !match.ReservedFor(approval, o.Request) && (o.Source == nil || o.Source.Status.Phase == corev1.ClaimLost) {
-		// Only the sidecar of its driver knows whether that volume is still in flight.
+	if o.reservedForGone(approval) && (o.Source == nil || o.Source.Status.Phase == corev1.ClaimLost) {
 		return wait("the request that the approval was reserved for is gone, and so is the volume")
 	}
 	if o.Source == nil {
@@ -183,6 +188,13 @@ func (o *Observation) preflight(approval *v1alpha1.NamespaceTransferApproval) Ac
 	return o.start(approval, pv)
 }
 
+// reservedForGone reports whether an approval was reserved for a request that is
+// gone. Only the sidecar of its driver knows whether the volume is in flight
+// still, and then says that the approval is not free.
+func (o *Observation) reservedForGone(approval *v1alpha1.NamespaceTransferApproval) bool {
+	return approval.Status.Request != nil && !match.ReservedFor(approval, o.Request)
+}
+
 // refuse says on both objects why the transfer does not start, one write at a
 // time, and then waits for a change.
 func (o *Observation) refuse(approval *v1alpha1.NamespaceTransferApproval, pv *corev1.PersistentVolume, refusal *Refusal) Action {
@@ -191,7 +203,7 @@ func (o *Observation) refuse(approval *v1alpha1.NamespaceTransferApproval, pv *c
 		o.approved(r, approval, pv)
 		o.refused(r, refusal)
 	})
-	if write == nil {
+	if write == nil && o.first(approval) {
 		write = o.refusedApproval(approval, v1alpha1.PhasePending, refusal)
 	}
 	if write == nil {
@@ -199,6 +211,15 @@ func (o *Observation) refuse(approval *v1alpha1.NamespaceTransferApproval, pv *c
 	}
 	write.Refusal = refusal
 	return Action{Why: "say why: " + string(refusal.Reason), Status: write}
+}
+
+// first reports whether an approval's status is about this request: of several
+// that it covers the oldest.
+func (o *Observation) first(approval *v1alpha1.NamespaceTransferApproval) bool {
+	return !slices.ContainsFunc(o.Rivals, func(r *v1alpha1.NamespaceTransferRequest) bool {
+		age := cmp.Or(r.CreationTimestamp.Compare(o.Request.CreationTimestamp.Time), cmp.Compare(r.Name, o.Request.Name))
+		return age < 0 && !match.Completed(r) && o.find(r).Approval == approval
+	})
 }
 
 func (o *Observation) waitFor(refusal *Refusal) Action {
@@ -214,8 +235,8 @@ func (o *Observation) waitFor(refusal *Refusal) Action {
 // a while, say whose is awaited.
 func (o *Observation) leave(approval *v1alpha1.NamespaceTransferApproval, pv *corev1.PersistentVolume) Action {
 	why := "left to the sidecar of driver " + pv.Spec.CSI.Driver
-	if o.Request.Status.Required != nil {
-		return wait(why) // it has reported
+	if o.Request.Status.Required != nil || o.reservedForGone(approval) {
+		return wait(why) // it has reported, or does when it can
 	}
 	if due := later(o.Request.CreationTimestamp, approval.CreationTimestamp).Add(o.ReportDelay); o.WaitingFor() == "" && o.Now.Before(due) {
 		return until(why, due)

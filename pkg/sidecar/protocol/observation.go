@@ -59,6 +59,8 @@ type Observation struct {
 	// Name is the request's, whether or not it still exists.
 	Name    types.NamespacedName
 	Request *v1alpha1.NamespaceTransferRequest
+	// Rivals are the requests for the same source, this one among them.
+	Rivals []*v1alpha1.NamespaceTransferRequest
 	// Approvals are all of the giving namespace.
 	Approvals []*v1alpha1.NamespaceTransferApproval
 	// Exists reports whether a request still exists, or has a volume in flight. An

@@ -369,6 +369,11 @@ func (w *world) observe(key types.NamespacedName) *protocol.Observation {
 	}
 	o.Source = get[*corev1.PersistentVolumeClaim](seen, id{"claim", from.Namespace, from.Name})
 	o.Receivers = w.receivers(seen, key)
+	for _, i := range sorted(seen, "request") {
+		if r := get[*v1alpha1.NamespaceTransferRequest](seen, i); r.Spec.Source.Namespace == from.Namespace && r.Spec.Source.Name == from.Name {
+			o.Rivals = append(o.Rivals, r)
+		}
+	}
 	return o
 }
 
