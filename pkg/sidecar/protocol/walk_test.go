@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +25,7 @@ var walks = flag.Int("walks", 500, "how many ways TestWalks goes")
 // everybody comes to rest, and each volume is where it belongs.
 func TestWalks(t *testing.T) {
 	for seed := range *walks {
-		w := &walk{world: newWorld(t), random: rand.New(rand.NewPCG(uint64(seed), 0))}
+		w := &walk{world: newWorld(t), random: rand.New(rand.NewPCG(uint64(seed), 0)), mounted: map[string]string{}, bound: map[string]bool{}}
 		w.hurry = true
 		w.ask(receiver)
 		w.sidecars = []sidecar{{}, {}}
@@ -52,12 +51,14 @@ type walk struct {
 	// sidecars are two that both believe to be the leader.
 	sidecars []sidecar
 	at       int
-	// mounted are the pods whose volume is mounted.
-	mounted []string
+	// mounted are the volumes that pods have mounted.
+	mounted map[string]string
 	// tampered: somebody wrote to the volume who has no business there.
 	tampered bool
-	// bound and completed: the transfer has been there.
-	bound, completed bool
+	// bound are the volumes that the receiver may have written to.
+	bound map[string]bool
+	// completed: the first request has been that.
+	completed bool
 }
 
 type sidecar struct {
@@ -120,7 +121,7 @@ func (w *walk) sidecar() {
 		w.told("  %v", err)
 		w.saw(written(a))
 	} else if a.Step() == string(protocol.Bind) {
-		w.bound = true
+		w.bound[a.Patch.Volume.Name] = true
 	}
 }
 
@@ -143,14 +144,14 @@ func (w *walk) controller() {
 // kubelet mounts and unmounts.
 func (w *walk) kubelet() {
 	for pod, i := range w.pods {
-		c, mounted := w.claim(i), slices.Contains(w.mounted, pod)
-		if mounted || c == nil || c.Status.Phase != corev1.ClaimBound {
+		c := w.claim(i)
+		if w.mounted[pod] != "" || c == nil || c.Status.Phase != corev1.ClaimBound {
 			continue
 		}
 		pv := w.volume(id{"volume", "", c.Spec.VolumeName})
 		if pv != nil && pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID == c.UID {
 			w.told("  %s mounts %s", pod, i)
-			w.mounted = append(w.mounted, pod)
+			w.mounted[pod] = pv.Name
 		}
 	}
 }
@@ -171,6 +172,10 @@ func (w *walk) user() {
 		{"approve again", w.objects[approval] == nil, func() { w.approve(approval, "") }, false},
 		{"delete request", w.objects[request] != nil, func() { w.delete(request) }, false},
 		{"request again", w.objects[request] == nil, func() { w.request(request, "") }, false},
+		{"source anew", w.claim(source) == nil, w.anew, false},
+		{"request twice", w.objects[rival] == nil, func() { w.request(rival, "") }, false},
+		{"receive twice", w.claim(rivalReceiver) == nil, func() { w.receive(rivalReceiver, "spec: {dataSourceRef: {name: take-too}}") }, false},
+		{"approve twice", w.objects[rivalApproval] == nil, func() { w.approve(rivalApproval, "") }, false},
 		{"prod pod", w.pods["db-0"] == id{}, func() { w.pods["db-0"] = source }, false},
 		{"prod pod goes", w.pods["db-0"] != id{}, func() { w.unmount("db-0") }, false},
 		{"dev pod", w.pods["test-0"] == id{}, func() { w.pods["test-0"] = receiver }, false},
@@ -191,14 +196,42 @@ func (w *walk) user() {
 	thing.do()
 }
 
+// Who asks for the same claim at the same time.
+var (
+	rival         = id{"request", "dev", "take-too"}
+	rivalReceiver = id{"claim", "dev", "data-too"}
+	rivalApproval = id{"approval", "prod", "give-too"}
+)
+
+// anew makes another source claim, with another volume.
+func (w *walk) anew() {
+	name := fmt.Sprintf("pv%d", w.counts["volume"]+1)
+	c := w.create(source, fmt.Sprintf(`
+metadata: {annotations: {pv.kubernetes.io/bind-completed: "yes"}}
+spec: {volumeName: %s, storageClassName: fast, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
+status: {phase: Bound, capacity: {storage: 1Gi}}
+`, name))
+	w.create(id{"volume", "", name}, fmt.Sprintf(`
+metadata: {annotations: {pv.kubernetes.io/provisioned-by: csi.example.com}}
+spec:
+  csi: {driver: csi.example.com, volumeHandle: %s}
+  capacity: {storage: 1Gi}
+  storageClassName: fast
+  accessModes: [ReadWriteOnce]
+  persistentVolumeReclaimPolicy: Delete
+  claimRef: {kind: PersistentVolumeClaim, namespace: prod, name: data, uid: %s}
+status: {phase: Bound}
+`, name, c.GetUID()))
+}
+
 func (w *walk) unmount(pod string) {
 	delete(w.pods, pod)
-	w.mounted = slices.DeleteFunc(w.mounted, func(p string) bool { return p == pod })
+	delete(w.mounted, pod)
 }
 
 // check makes sure of what must be true at every moment.
 func (w *walk) check() {
-	if !w.tampered && slices.Contains(w.mounted, "db-0") && slices.Contains(w.mounted, "test-0") {
+	if !w.tampered && w.mounted["db-0"] != "" && w.mounted["db-0"] == w.mounted["test-0"] {
 		w.Errorf("both sides have the volume mounted")
 	}
 	pv := w.volume(volume)
@@ -237,10 +270,10 @@ func (w *walk) checkBind(a protocol.Action) {
 	if c := w.claim(source); c != nil && c.UID == j.Source.UID && c.Status.Phase != corev1.ClaimLost {
 		w.Errorf("bound while the source claim is %s", c.Status.Phase)
 	}
-	if r := w.objects[request]; r == nil || r.GetUID() != j.Request.UID {
+	if r := w.objects[id{"request", j.Request.Namespace, j.Request.Name}]; r == nil || r.GetUID() != j.Request.UID {
 		w.Errorf("bound without the request")
 	}
-	if o := w.objects[approval]; !w.terminating && (o == nil || o.GetUID() != j.Approval.UID) {
+	if o := w.objects[id{"approval", j.Approval.Namespace, j.Approval.Name}]; !w.terminating && (o == nil || o.GetUID() != j.Approval.UID) {
 		w.Errorf("bound without the approval")
 	}
 }
@@ -248,7 +281,7 @@ func (w *walk) checkBind(a protocol.Action) {
 // rest ends what users do and lets everybody come to rest.
 func (w *walk) rest() {
 	w.told("rest")
-	w.pods, w.mounted, w.attachments = map[string]id{}, nil, nil
+	w.pods, w.mounted = map[string]id{}, nil
 	w.driverError, w.ownerError = "", ""
 	w.seen, w.memory = nil, memory{}
 	for i := range w.objects {
@@ -272,18 +305,19 @@ func (w *walk) rest() {
 			return
 		}
 	}
-	pv, from := w.volume(volume), w.claim(source)
-	if pv == nil {
-		if w.tampered {
-			return
+	for _, c := range w.all("claim") {
+		if claim := w.claim(c); !w.tampered && claim.Status.Phase == corev1.ClaimBound && w.volume(id{"volume", "", claim.Spec.VolumeName}) == nil {
+			w.Errorf("claim %s is Bound and its volume is gone", c)
 		}
-		for _, c := range []*corev1.PersistentVolumeClaim{from, w.claim(receiver)} {
-			if c != nil && c.Spec.VolumeName == volume.name && c.Status.Phase == corev1.ClaimBound {
-				w.Errorf("the volume of %s is gone", c.Name)
-			}
-		}
-		return
 	}
+	for _, i := range w.all("volume") {
+		w.checkEnd(i)
+	}
+}
+
+// checkEnd makes sure that a volume is where it belongs.
+func (w *walk) checkEnd(i id) {
+	pv, from := w.volume(i), w.claim(source)
 	owner := w.owner(pv)
 	j, err := protocol.ParseJournal(pv, driverName)
 	switch {
@@ -292,18 +326,21 @@ func (w *walk) rest() {
 	case j != nil && (pv.DeletionTimestamp != nil || from == nil || from.UID != j.Source.UID || w.terminating):
 		// It waits for a claim that can have it, or for the end of the one that has it.
 	case j != nil:
-		w.Errorf("still in flight")
+		w.Errorf("%s is still in flight", i)
 	case owner != nil && (owner.Status.Phase != corev1.ClaimBound || pv.Status.Phase != corev1.VolumeBound):
 		w.Errorf("claim %s is %s, its volume %s", owner.Name, owner.Status.Phase, pv.Status.Phase)
 	case owner != nil && pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete:
-		w.Errorf("the policy was not restored")
+		w.Errorf("the policy of %s was not restored", i)
 	case owner == nil && pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain && !w.tampered:
-		w.Errorf("a volume without an owner is not retained")
+		w.Errorf("%s has no owner and is not retained", i)
 	}
-	if owner != nil && owner == from && w.bound {
+	if owner == nil || owner != from {
+		return
+	}
+	if w.bound[i.name] {
 		w.Errorf("the giver has what the receiver may have written")
 	}
-	if owner != nil && owner == from && (from.Annotations[v1alpha1.AnnotationTransferUID] != "" || from.Annotations[v1alpha1.AnnotationTransferredTo] != "") {
+	if from.Annotations[v1alpha1.AnnotationTransferUID] != "" || from.Annotations[v1alpha1.AnnotationTransferredTo] != "" {
 		w.Errorf("the source claim has its volume, and says that it went")
 	}
 }
