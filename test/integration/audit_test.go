@@ -47,10 +47,14 @@ func (w *world) audit() error {
 		return err
 	}
 	var problems []error
+	told := sets.New[string]()
 	for _, e := range requests {
-		if problem := lawful(e); problem != nil {
-			problems = append(problems, fmt.Errorf("%s %s: %w: %s", e.Verb, e.RequestURI, problem, body(e)))
+		problem := lawful(e)
+		if problem == nil || told.Has(problem.Error()) {
+			continue // one example of each will do
 		}
+		told.Insert(problem.Error())
+		problems = append(problems, fmt.Errorf("%s %s: %w: %s", e.Verb, e.RequestURI, problem, body(e)))
 	}
 	return errors.Join(problems...)
 }
