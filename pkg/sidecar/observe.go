@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -193,7 +195,7 @@ func (c *Controller) askDriver(o *protocol.Observation, f *protocol.Facts, p par
 	}
 	f.Owner = owner
 	if err != nil {
-		f.OwnerError = err.Error()
+		f.OwnerError, f.OwnerRefused = err.Error(), status.Code(err) == codes.FailedPrecondition
 	}
 	return true
 }

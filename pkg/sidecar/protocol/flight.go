@@ -98,6 +98,8 @@ func (f flight) parked() Action {
 	}
 	refusal := merge(f.verify(giver != nil))
 	switch {
+	case refusal == nil && giver != nil && f.Facts.OwnerRefused && f.Facts.Owner == RefOf(f.Receivers[0]):
+		return giveBack(f.pv, *f.j, refuse(ReasonDriverRefused, "driver %s refuses %s as the owner of PersistentVolume %s: %s", f.Driver.Name, f.Facts.Owner, f.pv.Name, f.Facts.OwnerError))
 	case refusal == nil && !f.owned(RefOf(f.Receivers[0])):
 		return f.setOwner(f.j.Source, RefOf(f.Receivers[0]))
 	case refusal == nil:

@@ -121,6 +121,9 @@ type Facts struct {
 	Owner Ref
 	// OwnerError is why that failed. It is forgotten after PollInterval.
 	OwnerError string
+	// OwnerRefused is true where it failed because the driver will not have that
+	// owner. Then it still has the former one on record.
+	OwnerRefused bool
 }
 
 // Attachment is a VolumeAttachment.
