@@ -91,3 +91,27 @@ func TestC3_ClassOverridesTheDriver(t *testing.T) {
 	s.annotateClass(v1alpha1.AnnotationSnapshotLinkage, "none")
 	s.transferred()
 }
+
+// TestC3_OwnerCannotBeTold: the volume stays in flight until the driver has taken
+// note of the new owner.
+func TestC3_OwnerCannotBeTold(t *testing.T) {
+	s := newScene(t)
+	s.sidecarOf(s.vendor(cluster.DriverOptions{Flags: []string{"--transfer-service", "--fault=SetOwner:UNAVAILABLE:times=1"}}))
+	source := s.offer()
+	before := s.volume(source.Spec.VolumeName)
+	s.contains(s.told(s.receiver, "NamespaceTransferRequest", "take-data", string(protocol.ReasonDriverUnavailable)), "owner", "{volume}", "SetOwner: Unavailable")
+	s.transferred()
+	s.arrived(before)
+	s.ownedInDriver(before, s.bound(s.receiver, "data"))
+}
+
+// TestC3_OwnerRefused: a driver that refuses the new owner has the transfer undone.
+func TestC3_OwnerRefused(t *testing.T) {
+	s := newScene(t)
+	s.sidecarOf(s.vendor(cluster.DriverOptions{Flags: []string{"--transfer-service", "--fault=SetOwner:FAILED_PRECONDITION:times=1"}}))
+	source := s.offer()
+	before := s.volume(source.Spec.VolumeName)
+	s.contains(s.told(s.giver, "PersistentVolumeClaim", "data", "TransferRolledBack"), "driver {driver} refuses {receiver}/data as the owner", "{volume}", "SetOwner")
+	s.transferred() // when the driver is asked again
+	s.arrived(before)
+}
