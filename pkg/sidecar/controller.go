@@ -279,7 +279,11 @@ func (c *Controller) settle(o *protocol.Observation, a protocol.Action) {
 		c.metrics.waits(o.Name, "")
 		return
 	}
-	c.metrics.waits(o.Name, o.WaitingFor())
+	if waiting := o.WaitingFor(); o.OfOtherDriver() && waiting != string(protocol.ReasonAwaitingDriverSidecar) {
+		c.metrics.waits(o.Name, "") // its own sidecar counts it
+	} else {
+		c.metrics.waits(o.Name, waiting)
+	}
 	if !a.Wait.At.IsZero() {
 		c.queue.AddAfter(o.Name, max(a.Wait.At.Sub(c.now()), 0))
 	}

@@ -109,6 +109,8 @@ func (f flight) statuses(phase v1alpha1.Phase, refusal *Refusal) *Action {
 	if r := f.request(); r != nil && !match.Completed(r) {
 		write = f.requestStatus(func(r *v1alpha1.NamespaceTransferRequest) {
 			r.Status.Phase = phase
+			// By this another driver's sidecar knows that it has no say.
+			r.Status.VolumeName = f.pv.Name
 			f.refused(r, refusal)
 		})
 	}
@@ -191,4 +193,9 @@ func (o *Observation) WaitingFor() string {
 		return c.Reason
 	}
 	return ""
+}
+
+// OfOtherDriver reports whether the volume is known to be another driver's.
+func (o *Observation) OfOtherDriver() bool {
+	return o.Volume != nil && o.Volume.PV != nil && o.Volume.PV.Spec.CSI != nil && o.Volume.PV.Spec.CSI.Driver != o.Driver.Name
 }
