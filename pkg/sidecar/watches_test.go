@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	fcache "k8s.io/client-go/tools/cache/testing"
 
@@ -43,12 +44,14 @@ func onBoard(t *testing.T, test func(b *board)) {
 		b := &board{t: t, ctx: ctx, sources: map[protocol.WatchRef]*fcache.FakeControllerSource{}, gates: map[protocol.WatchRef]chan struct{}{}}
 		b.watches = newWatches(func(ref protocol.WatchRef) cache.SharedIndexInformer {
 			b.opened = append(b.opened, ref)
-			return cache.NewSharedIndexInformer(&cache.ListWatch{ListFunc: func(o metav1.ListOptions) (runtime.Object, error) {
+			return cache.NewSharedIndexInformer(&cache.ListWatch{ListWithContextFunc: func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
 				if gate := b.gates[ref]; gate != nil {
 					<-gate
 				}
 				return b.source(ref).List(o)
-			}, WatchFunc: b.source(ref).Watch}, &corev1.PersistentVolumeClaim{}, 0, nil)
+			}, WatchFuncWithContext: func(_ context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+				return b.source(ref).Watch(o)
+			}}, &corev1.PersistentVolumeClaim{}, 0, nil)
 		}, func(key types.NamespacedName) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
