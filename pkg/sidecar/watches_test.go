@@ -44,13 +44,14 @@ func onBoard(t *testing.T, test func(b *board)) {
 		b := &board{t: t, ctx: ctx, sources: map[protocol.WatchRef]*fcache.FakeControllerSource{}, gates: map[protocol.WatchRef]chan struct{}{}}
 		b.watches = newWatches(func(ref protocol.WatchRef) cache.SharedIndexInformer {
 			b.opened = append(b.opened, ref)
+			source := b.source(ref)
 			return cache.NewSharedIndexInformer(&cache.ListWatch{ListWithContextFunc: func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
 				if gate := b.gates[ref]; gate != nil {
 					<-gate
 				}
-				return b.source(ref).List(o)
+				return source.List(o)
 			}, WatchFuncWithContext: func(_ context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
-				return b.source(ref).Watch(o)
+				return source.Watch(o)
 			}}, &corev1.PersistentVolumeClaim{}, 0, nil)
 		}, func(key types.NamespacedName) {
 			b.mu.Lock()
