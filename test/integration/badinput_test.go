@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/csi-transfer/csi-transfer/pkg/apis/transfer/v1alpha1"
 	"github.com/csi-transfer/csi-transfer/pkg/sidecar/protocol"
@@ -54,16 +55,14 @@ func TestBadInput_MalformedObjects(t *testing.T) {
 		s.contains(err.Error(), tc.says)
 	}
 
-	r := s.request()
-	r.Spec.Source.Name = "another"
-	if _, err := s.requests().Update(s.ctx, r, metav1.UpdateOptions{}); err == nil {
+	s.request()
+	if _, err := s.requests().Patch(s.ctx, "take-data", types.MergePatchType, []byte(`{"spec":{"source":{"name":"another"}}}`), metav1.PatchOptions{}); err == nil {
 		t.Error("the spec of a request was changed")
 	} else {
 		s.contains(err.Error(), "spec is immutable; delete the request and create another")
 	}
-	a := s.approve(nil)
-	a.Spec.TargetNamespace = "another"
-	if _, err := s.approvals().Update(s.ctx, a, metav1.UpdateOptions{}); err == nil {
+	s.approve(nil)
+	if _, err := s.approvals().Patch(s.ctx, "give-data", types.MergePatchType, []byte(`{"spec":{"targetNamespace":"another"}}`), metav1.PatchOptions{}); err == nil {
 		t.Error("the spec of an approval was changed")
 	} else {
 		s.contains(err.Error(), "spec is immutable; delete the approval and create another")
