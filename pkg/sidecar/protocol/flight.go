@@ -58,11 +58,12 @@ func (f flight) source() *corev1.PersistentVolumeClaim {
 	if f.Source == nil || f.Source.UID != f.j.Source.UID || f.Source.DeletionTimestamp != nil {
 		return nil
 	}
-	if f.live() && f.Facts.SourceNamespaceGone {
-		return nil
-	}
 	return f.Source
 }
+
+// doomed reports whether the giving namespace is going away, so that what is
+// handed back is as good as deleted.
+func (f flight) doomed() bool { return f.live() && f.Facts.SourceNamespaceGone }
 
 func (f flight) live() bool { return f.Facts != nil && f.Facts.Live }
 
@@ -71,7 +72,7 @@ func (f flight) readLive(why string) Action { return read(why, Read{Facts: true,
 // parked: the volume belongs to the request. It goes to the receiver when
 // everything is in order and nothing can change any more, else back.
 func (f flight) parked() Action {
-	if back := f.cancelled(); back != nil && f.source() != nil {
+	if back := f.cancelled(); back != nil {
 		if !f.live() {
 			return f.readLive("about to give the volume back")
 		}
@@ -92,19 +93,19 @@ func (f flight) parked() Action {
 	if !f.live() {
 		return f.readLive("verify")
 	}
-	giver := f.source()
-	if off := f.calledOff(); off != nil && giver == nil {
+	if off := f.calledOff(); off != nil { // and the source claim is gone
 		return f.keep(f.j.Source, refuse(ReasonSourceDeleted, "PersistentVolumeClaim %s was deleted while PersistentVolume %s was in flight, and the transfer was called off (%s); the volume is kept with policy Retain", f.j.Source, f.pv.Name, off.Reason))
 	}
-	refusal := merge(f.verify(giver != nil))
+	giver := f.source() != nil && !f.doomed()
+	refusal := merge(f.verify(giver))
 	switch {
-	case refusal == nil && giver != nil && f.Facts.OwnerRefused && f.Facts.Owner == RefOf(f.Receivers[0]):
+	case refusal == nil && giver && f.Facts.OwnerRefused && f.Facts.Owner == RefOf(f.Receivers[0]):
 		return giveBack(f.pv, *f.j, refuse(ReasonDriverRefused, "driver %s refuses %s as the owner of PersistentVolume %s: %s", f.Driver.Name, f.Facts.Owner, f.pv.Name, f.Facts.OwnerError))
 	case refusal == nil && !f.owned(RefOf(f.Receivers[0])):
 		return f.setOwner(f.j.Source, RefOf(f.Receivers[0]))
 	case refusal == nil:
 		return bind("verified", f.pv, *f.j, f.Receivers[0])
-	case giver != nil:
+	case giver:
 		return f.giveBack(refusal)
 	}
 	refusal.Message = "the source claim is gone and the volume is kept: " + refusal.Message
@@ -132,12 +133,15 @@ func (f flight) subject(giver bool) subject {
 	return subject{Observation: &o, pv: f.pv, verify: true}
 }
 
-// cancelled says why the transfer is not to go on, if it is not.
+// cancelled says why the volume is to go back, if it is and can.
 func (f flight) cancelled() *Refusal {
+	if f.source() == nil {
+		return nil
+	}
 	if off := f.calledOff(); off != nil {
 		return off
 	}
-	if !f.Now.Before(f.deadline()) {
+	if !f.doomed() && !f.Now.Before(f.deadline()) {
 		return refuse(ReasonTimedOut, "PersistentVolume %s has been parked for %s (phase %s, source claim %s)", f.pv.Name, f.VerifyTimeout, f.pv.Status.Phase, sourcePhase(f.Source))
 	}
 	return nil
@@ -153,7 +157,7 @@ func (f flight) calledOff() *Refusal {
 	switch {
 	case r == nil || r.DeletionTimestamp != nil:
 		return refuse(ReasonRequestDeleted, "%s %s was deleted", v1alpha1.RequestKind, f.j.Request)
-	case !approved && !(f.live() && f.Facts.SourceNamespaceGone):
+	case !approved && !f.doomed():
 		return refuse(ReasonApprovalWithdrawn, "%s %s was deleted", v1alpha1.ApprovalKind, f.j.Approval)
 	}
 	return nil
