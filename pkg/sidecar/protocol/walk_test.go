@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/csi-transfer/csi-transfer/pkg/apis/transfer/v1alpha1"
+	"github.com/csi-transfer/csi-transfer/pkg/driver"
 	"github.com/csi-transfer/csi-transfer/pkg/match"
 	"github.com/csi-transfer/csi-transfer/pkg/sidecar/protocol"
 )
@@ -28,16 +29,16 @@ func TestWalks(t *testing.T) {
 		w := &walk{world: newWorld(t), random: rand.New(rand.NewPCG(uint64(seed), 0)), mounted: map[string]string{}, bound: map[string]bool{}}
 		w.hurry = true
 		w.ask(receiver)
-		w.sidecars = []sidecar{{}, {}}
-		if w.random.IntN(4) == 0 {
-			w.settings.Driver.SetOwner = true
-		}
+		mine := w.settings.Driver
+		mine.SetOwner = w.random.IntN(4) == 0
+		w.sidecars = []sidecar{{driver: mine}, {driver: mine}, {driver: driver.Info{Name: "other.example.com"}}}
+		w.become(0)
 		for range 20 + w.random.IntN(80) {
 			w.any()
 		}
 		w.rest()
 		if t.Failed() {
-			t.Fatalf("walk %d:\n%s", seed, strings.Join(w.path, "\n"))
+			t.Fatalf("walk %d:\n%s", seed, strings.Join(w.path[:min(len(w.path), 200)], "\n"))
 		}
 	}
 }
@@ -48,7 +49,7 @@ type walk struct {
 	random *rand.Rand
 	// path is what was done.
 	path []string
-	// sidecars are two that both believe to be the leader.
+	// sidecars are two that both believe to be the leader, and one of another driver.
 	sidecars []sidecar
 	at       int
 	// mounted are the volumes that pods have mounted.
@@ -62,8 +63,16 @@ type walk struct {
 }
 
 type sidecar struct {
+	driver driver.Info
 	memory memory
 	seen   map[id]object
+}
+
+// become makes it another sidecar's turn.
+func (w *walk) become(n int) {
+	w.sidecars[w.at] = sidecar{w.sidecars[w.at].driver, w.memory, w.seen}
+	w.at = n
+	w.settings.Driver, w.memory, w.seen = w.sidecars[n].driver, w.sidecars[n].memory, w.sidecars[n].seen
 }
 
 func (w *walk) told(format string, args ...any) {
@@ -99,11 +108,9 @@ func (w *walk) any() {
 	w.check()
 }
 
-// sidecar takes one of the two a step further.
+// sidecar takes one of them a step further.
 func (w *walk) sidecar() {
-	w.sidecars[w.at] = sidecar{w.memory, w.seen}
-	w.at = w.random.IntN(len(w.sidecars))
-	w.memory, w.seen = w.sidecars[w.at].memory, w.sidecars[w.at].seen
+	w.become(w.random.IntN(len(w.sidecars)))
 	keys := w.requests()
 	if len(keys) == 0 {
 		return
@@ -283,7 +290,10 @@ func (w *walk) rest() {
 	w.told("rest")
 	w.pods, w.mounted = map[string]id{}, nil
 	w.driverError, w.ownerError = "", ""
-	w.seen, w.memory = nil, memory{}
+	for n := range w.sidecars {
+		w.become(n)
+		w.seen, w.memory = nil, memory{}
+	}
 	for i := range w.objects {
 		if w.terminating && i.namespace == source.namespace {
 			w.delete(i)
@@ -291,9 +301,12 @@ func (w *walk) rest() {
 	}
 	for idle, round := 0, 0; idle < 2; round++ {
 		before := w.counts["writes"]
-		steps, _ := w.run("")
-		for _, s := range append(steps, w.kubernetes(true)...) {
-			w.told("  %s", s)
+		for n := range w.sidecars {
+			w.become(n)
+			steps, _ := w.run("")
+			for _, s := range append(steps, w.kubernetes(true)...) {
+				w.told("  %d %s", n, s)
+			}
 		}
 		if idle++; w.counts["writes"] == before {
 			w.now = w.now.Add(time.Hour)
