@@ -243,8 +243,10 @@ func (w *world) command(d *datadriven.TestData) []string {
 //
 //	driver [silent] [linkage=none|snapshots|chain] [validate] [set-owner] [list-snapshots]
 //	       [confirms] [blocks=(type,id,message)] [snapshots=(a,b)] [error=text] [owner-error=text]
+//	       [owner-refused=text]
 func (w *world) setDriver(d *datadriven.TestData) {
 	info := driver.Info{Name: driverName, Advertised: !d.HasArg("silent"), Linkage: driver.LinkageNone, Validate: d.HasArg("validate"), SetOwner: d.HasArg("set-owner"), ListSnapshots: d.HasArg("list-snapshots")}
+	w.refusesOwner = false
 	w.verdict, w.driverSnapshots, w.driverError, w.ownerError = driver.Verdict{Confirmed: d.HasArg("confirms")}, nil, "", ""
 	for _, a := range d.CmdArgs {
 		switch a.Key {
@@ -258,6 +260,8 @@ func (w *world) setDriver(d *datadriven.TestData) {
 			w.driverError = a.Vals[0]
 		case "owner-error":
 			w.ownerError = a.Vals[0]
+		case "owner-refused":
+			w.ownerError, w.refusesOwner = a.Vals[0], true
 		}
 	}
 	w.settings.Driver = info

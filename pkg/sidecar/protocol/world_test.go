@@ -56,6 +56,8 @@ type world struct {
 	driverSnapshots []string
 	driverError     string
 	ownerError      string
+	// refusesOwner: the error is that the driver will not have that owner.
+	refusesOwner bool
 	// forbidden is what the API server says to writes of volumes.
 	forbidden string
 
@@ -430,6 +432,7 @@ func (w *world) read(o *protocol.Observation, r *protocol.Read) {
 		DriverError:         w.driverError,
 		Owner:               w.memory.owner,
 		OwnerError:          w.memory.ownerErr,
+		OwnerRefused:        w.memory.ownerErr != "" && w.refusesOwner,
 	}
 	for _, pod := range slices.Sorted(maps.Keys(w.pods)) {
 		if w.pods[pod] == from {
