@@ -81,7 +81,9 @@ func (c *Controller) record(o *protocol.Observation, p *protocol.Patch) {
 	}
 	switch p.Step {
 	case protocol.Return:
-		c.holdoff.failed(o.Name, c.now())
+		if p.Refusal.Reason != protocol.ReasonApprovalWithdrawn { // then it may start as soon as it is approved again
+			c.holdoff.failed(o.Name, c.now())
+		}
 		c.metrics.ended(resultRolledBack, string(p.Refusal.Reason))
 		c.event(corev1.EventTypeWarning, eventRolledBack, fmt.Sprintf("PersistentVolume %s goes back to %s: %s", p.Volume.Name, j.Source, p.Refusal.Message),
 			claimObject(j.Source), claimObject(j.Claim), requestObject(o.Request))

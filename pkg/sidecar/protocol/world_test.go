@@ -491,7 +491,7 @@ func (w *world) patch(p *protocol.Patch) (name, change string, err error) {
 	if p.Claim != nil {
 		return i.String(), changes(current, after), nil
 	}
-	if j, _ := protocol.ParseJournal(p.Volume, driverName); p.Step == protocol.Return || p.Step == protocol.Restore && !j.Bound && j.Reason == "" {
+	if j, _ := protocol.ParseJournal(p.Volume, driverName); p.Step == protocol.Return && p.Refusal.Reason != protocol.ReasonApprovalWithdrawn || p.Step == protocol.Restore && !j.Bound && j.Reason == "" {
 		w.memory.attempts++
 		w.memory.notBefore = w.now.Add(time.Second << (w.memory.attempts - 1))
 	}
