@@ -246,7 +246,10 @@ func TestFlight_VolumeTaken(t *testing.T) {
 	before := s.volume(s.moving)
 	s.freeze()
 	s.grant(source)
-	owner := s.waitVolume(s.moving, parked).Spec.ClaimRef
+	// csi-provisioner answers the policy Retain with a write of its own.
+	owner := s.waitVolume(s.moving, func(pv *corev1.PersistentVolume) bool {
+		return parked(pv) && !slices.Contains(pv.Finalizers, "external-provisioner.volume.kubernetes.io/finalizer")
+	}).Spec.ClaimRef
 	s.patchVolume(s.moving, `{"spec":{"claimRef":{"kind":"PersistentVolumeClaim","name":"thief","uid":"another"}}}`)
 	taken := s.volume(s.moving)
 	s.contains(s.refused(protocol.ReasonVolumeTaken), "{volume}", "{receiver}/thief", "by integration.test")
