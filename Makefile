@@ -3,16 +3,19 @@
 
 include release-tools/build.make
 
-.PHONY: unit integration test cluster-build demo bench
+.PHONY: unit conformance integration test cluster-build demo bench
 
 unit: ## Tests that need no cluster; seconds
 	go test ./...
+
+conformance: ## csi-sanity and the transfer contract against the mock driver in every mode, then against wrong drivers
+	cd conformance && go test -c -o ../bin/ . && exec ../bin/conformance.test -test.v
 
 integration: cluster-build ## Tests on a real control plane
 	cd test/cluster && go test -timeout 10m .
 	cd test && go test -timeout 20m ./...
 
-test: unit integration ## All tests that need no kubelet; minutes once built
+test: unit conformance integration ## All tests that need no kubelet; minutes once built
 
 cluster-build: ## Build the control plane and the CSI sidecars that tests, demo and bench run
 	cd test/cluster && go run ./build

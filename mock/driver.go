@@ -19,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -82,6 +83,11 @@ type Config struct {
 
 	// Faults are what goes wrong from the start. See also Driver.SetFaults.
 	Faults []Fault
+
+	// Intercept, where set, is called for each RPC instead of carrying it out,
+	// which it may do by the handler: for drivers that are wrong in a way that no
+	// Fault describes.
+	Intercept grpc.UnaryServerInterceptor
 }
 
 // Driver is a CSI driver. It serves once; to restart it, make another of the
@@ -126,8 +132,12 @@ func New(config Config) (*Driver, error) {
 		return nil, errors.Join(fmt.Errorf("registering node %s: %w", config.NodeID, err), state.close())
 	}
 
+	interceptors := []grpc.UnaryServerInterceptor{d.log, d.faults.intercept, d.exclusive}
+	if config.Intercept != nil {
+		interceptors = slices.Insert(interceptors, 1, config.Intercept)
+	}
 	d.server = grpc.NewServer(
-		grpc.ChainUnaryInterceptor(d.log, d.faults.intercept, d.exclusive),
+		grpc.ChainUnaryInterceptor(interceptors...),
 		// A call that has begun to mount or copy ends before Stop returns.
 		grpc.WaitForHandlers(true),
 	)
