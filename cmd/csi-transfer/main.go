@@ -62,7 +62,7 @@ const startTime = 10 * time.Second
 
 // eventQPS and eventBurst bound how fast events are sent.
 const (
-	eventQPS   = 40
+	eventQPS   = 20
 	eventBurst = 40
 )
 

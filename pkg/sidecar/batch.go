@@ -25,10 +25,17 @@ type batch[K comparable, V any] struct {
 // fresh is how long the result of a read is good enough for recent.
 const fresh = time.Second
 
+// restFactor is how many times as long as a read took the next one of the same key
+// waits after it, but no longer than fresh: the slower the reads are, the more
+// callers share one.
+const restFactor = 3
+
 type round[V any] struct {
 	done  chan struct{}
 	value V
 	err   error
+	// rested is when the next read may begin.
+	rested time.Time
 }
 
 func newBatch[K comparable, V any](read func(context.Context, K) (V, error)) *batch[K, V] {
@@ -53,12 +60,17 @@ func (b *batch[K, V]) get(ctx context.Context, key K) (V, error) {
 		if before != nil {
 			<-before.done
 		}
+		if last, ok := b.latest(key); ok {
+			time.Sleep(time.Until(last.rested))
+		}
 		b.mu.Lock()
 		delete(b.pending, key)
 		b.running[key] = next
 		b.mu.Unlock()
 
+		begun := time.Now()
 		next.value, next.err = b.read(ctx, key)
+		next.rested = time.Now().Add(min(restFactor*time.Since(begun), fresh))
 
 		b.mu.Lock()
 		if b.running[key] == next {
@@ -77,13 +89,18 @@ func (b *batch[K, V]) get(ctx context.Context, key K) (V, error) {
 
 // recent returns the result of a read that ended a moment ago, if there is one.
 func (b *batch[K, V]) recent(key K) (V, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if last := b.last[key]; last != nil {
+	if last, ok := b.latest(key); ok {
 		return last.value, true
 	}
 	var none V
 	return none, false
+}
+
+func (b *batch[K, V]) latest(key K) (*round[V], bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	last, ok := b.last[key]
+	return last, ok
 }
 
 func (b *batch[K, V]) drop(key K, r *round[V]) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // reads is a batch whose reads are numbered and end when they are let go.
@@ -67,6 +68,37 @@ func TestBatchIsNeverOlderThanTheCall(t *testing.T) {
 			t.Errorf("who asked during read 2 got read %d", got.value)
 		}
 	})
+}
+
+// TestBatchRests: the slower reads are, the longer the next one waits for others
+// to join, but not for ever.
+func TestBatchRests(t *testing.T) {
+	for _, c := range []struct{ took, want time.Duration }{
+		{10 * time.Millisecond, 30 * time.Millisecond},
+		{time.Minute, fresh},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b, begun, finish := reads()
+			first := ask(t, b, "prod")
+			time.Sleep(c.took)
+			finish <- nil
+			<-first
+			second := ask(t, b, "prod")
+			time.Sleep(c.want - time.Millisecond)
+			third := ask(t, b, "prod")
+			if n := begun(); n != 1 {
+				t.Errorf("after a read that took %s the next one began too early", c.took)
+			}
+			time.Sleep(time.Millisecond)
+			if n := begun(); n != 2 {
+				t.Errorf("after a read that took %s the next one did not begin after %s", c.took, c.want)
+			}
+			finish <- nil
+			if s, t2 := <-second, <-third; s != t2 {
+				t.Errorf("who asked while it rested got %v and %v", s, t2)
+			}
+		})
+	}
 }
 
 func TestBatchKeepsKeysApart(t *testing.T) {

@@ -25,6 +25,7 @@ const (
 	indexBySource     = "source"     // requests and approvals by namespace/name of their source
 	indexByRequest    = "request"    // volumes in flight by namespace/name of their request
 	indexByMember     = "member"     // volumes in flight by namespace/name of their claims
+	indexByPlace      = "place"      // volumes in flight that are underway
 	indexByDataSource = "dataSource" // claims by kind/name of their data source
 	indexByClaim      = "claim"      // pods by the claims they name
 )

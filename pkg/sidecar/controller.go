@@ -89,6 +89,7 @@ type Controller struct {
 	handles      *batch[extent, map[string][]string]
 	asker        *asker
 	holdoff      *holdoff
+	turns        turns
 	watches      *watches
 	// extra is what a waiting transfer watches beyond its namespaces.
 	extra sync.Map // types.NamespacedName: []protocol.WatchRef
@@ -121,10 +122,9 @@ func New(c Config) *Controller {
 		settings: settings, workers: c.Workers, now: time.Now,
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](c.RetryStart, c.RetryMax),
-			workqueue.TypedRateLimitingQueueConfig[types.NamespacedName]{Name: "transfers", DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(
-				workqueue.TypedDelayingQueueConfig[types.NamespacedName]{Name: "transfers", Queue: workqueue.NewTypedWithConfig(
-					workqueue.TypedQueueConfig[types.NamespacedName]{Name: "transfers", Queue: newLanes(k.laneOf)})})}),
+			workqueue.TypedRateLimitingQueueConfig[types.NamespacedName]{Name: "transfers"}),
 		holdoff: newHoldoff(c.RetryStart, c.RetryMax),
+		turns:   turns{waiting: map[types.NamespacedName]struct{}{}},
 	}
 	r := &reader{Clients: c.Clients, driver: settings.Driver.Name, attaches: k.attaches}
 	k.surroundings, k.handles = newBatch(r.read), newBatch(r.handles)
@@ -132,7 +132,7 @@ func New(c Config) *Controller {
 	k.watches = newWatches(k.open, k.queue.Add)
 	k.requests.informer = informer(c.Transfer.RESTClient(), "namespacetransferrequests", "", &v1alpha1.NamespaceTransferRequest{}, c.Resync, cache.Indexers{indexBySource: indexer(sourceOf)}, nil)
 	k.approvals.informer = informer(c.Transfer.RESTClient(), "namespacetransferapprovals", "", &v1alpha1.NamespaceTransferApproval{}, 0, cache.Indexers{indexBySource: indexer(givenBy)}, nil)
-	k.volumes.informer = informer(c.Core.RESTClient(), "persistentvolumes", "", &corev1.PersistentVolume{}, 0, cache.Indexers{indexByRequest: indexer(k.requestOf), indexByMember: indexer(k.membersOf)}, func(o *metav1.ListOptions) {
+	k.volumes.informer = informer(c.Core.RESTClient(), "persistentvolumes", "", &corev1.PersistentVolume{}, 0, cache.Indexers{indexByRequest: indexer(k.requestOf), indexByMember: indexer(k.membersOf), indexByPlace: indexer(placeOf)}, func(o *metav1.ListOptions) {
 		o.LabelSelector = labels.Set{v1alpha1.LabelInFlight: settings.Driver.Name}.String()
 	})
 	k.classes = informer(c.Storage.RESTClient(), "storageclasses", "", &storagev1.StorageClass{}, 0, nil, nil)
@@ -219,6 +219,7 @@ func (c *Controller) transferOne(ctx context.Context, key types.NamespacedName) 
 		if kept != nil && o.Volume == nil {
 			o.Volume, o.Facts = kept.Volume, kept.Facts
 		}
+		c.heedTraffic(o)
 		a := protocol.Decide(*o)
 		for reads := 0; a.Read != nil; reads++ {
 			if reads == maxReads {
@@ -283,6 +284,9 @@ func (c *Controller) settle(o *protocol.Observation, a protocol.Action) {
 		c.metrics.waits(o.Name, "") // its own sidecar counts it
 	} else {
 		c.metrics.waits(o.Name, waiting)
+	}
+	if a.Wait.Turn {
+		c.turns.wait(o.Name)
 	}
 	if !a.Wait.At.IsZero() {
 		c.queue.AddAfter(o.Name, max(a.Wait.At.Sub(c.now()), 0))
@@ -369,12 +373,13 @@ func (c *Controller) handle() error {
 			c.enqueueSource(j.Source.NamespacedName())
 		}
 	}))
-	_, err5 := c.classes.AddEventHandler(handlers(func(*storagev1.StorageClass) {
+	_, err5 := c.volumes.informer.AddEventHandler(handlers(c.followTraffic()))
+	_, err6 := c.classes.AddEventHandler(handlers(func(*storagev1.StorageClass) {
 		for _, key := range c.requests.informer.GetStore().ListKeys() {
 			c.queue.Add(splitName(key))
 		}
 	}))
-	return errors.Join(err1, err2, err3, err4, err5)
+	return errors.Join(err1, err2, err3, err4, err5, err6)
 }
 
 // enqueueSource looks again at all transfers from a claim.

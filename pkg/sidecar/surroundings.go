@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -63,34 +64,53 @@ type reader struct {
 	driver string
 	// attaches reports whether the driver's volumes are attached to nodes.
 	attaches func() bool
+	// noSnapshots is true where there was no snapshot API the last time.
+	noSnapshots atomic.Bool
 }
 
 func (r *reader) read(ctx context.Context, e extent) (*surroundings, error) {
 	s := &surroundings{}
+	first := []part{{"VolumeSnapshots of namespace " + e.namespace, r.snapshots}}
+	if e.live {
+		first = append(first, part{"Namespace " + e.namespace, r.namespace}, part{"Pods of namespace " + e.namespace, r.pods})
+	}
+	if r.attaches() {
+		first = append(first, part{"VolumeAttachments", r.attachments})
+	}
+	more := []part{
+		{"VolumeGroupSnapshots of namespace " + e.namespace, r.groups},
+		{"VolumeSnapshotContents", r.contents},
+		{"VolumeGroupSnapshotContents", r.groupContents},
+	}
+	// Without VolumeSnapshots there is nothing of the others. Where the API was
+	// absent the last time, it is asked first whether it still is.
+	if !r.noSnapshots.Load() {
+		first, more = append(first, more...), nil
+	}
+	if err := s.read(ctx, e, first); err != nil || r.noSnapshots.Load() {
+		return s, err
+	}
+	return s, s.read(ctx, e, more)
+}
+
+// part is one of the reads that surroundings are made of.
+type part struct {
+	what string
+	read func(context.Context, *surroundings, extent) error
+}
+
+// read does the parts at the same time.
+func (s *surroundings) read(ctx context.Context, e extent, parts []part) error {
 	g, ctx := errgroup.WithContext(ctx)
-	list := func(what string, read func(context.Context, *surroundings, extent) error) {
+	for _, p := range parts {
 		g.Go(func() error {
-			if err := read(ctx, s, e); err != nil {
-				return fmt.Errorf("reading %s: %w", what, err)
+			if err := p.read(ctx, s, e); err != nil {
+				return fmt.Errorf("reading %s: %w", p.what, err)
 			}
 			return nil
 		})
 	}
-	if e.live {
-		list("Namespace "+e.namespace, r.namespace)
-		list("Pods of namespace "+e.namespace, r.pods)
-	}
-	if r.attaches() {
-		list("VolumeAttachments", r.attachments)
-	}
-	list("VolumeSnapshots of namespace "+e.namespace, r.snapshots)
-	list("VolumeGroupSnapshots of namespace "+e.namespace, r.groups)
-	list("VolumeSnapshotContents", r.contents)
-	list("VolumeGroupSnapshotContents", r.groupContents)
-	if err := g.Wait(); err != nil {
-		return nil, err
-	}
-	return s, nil
+	return g.Wait()
 }
 
 func (r *reader) namespace(ctx context.Context, s *surroundings, e extent) error {
@@ -129,6 +149,7 @@ func (r *reader) attachments(ctx context.Context, s *surroundings, e extent) err
 
 func (r *reader) snapshots(ctx context.Context, s *surroundings, e extent) error {
 	list, err := r.Snapshots.VolumeSnapshots(e.namespace).List(ctx, e.options())
+	r.noSnapshots.Store(apierrors.IsNotFound(err))
 	if err != nil {
 		return unlessAbsent(err)
 	}

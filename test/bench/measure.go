@@ -247,6 +247,7 @@ func (b *bench) transfers(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
+	fmt.Printf("bench: %d transfers: all Completed in %.1f s\n", n, time.Since(start).Seconds())
 	if b.result.RSSMiB, err = memory(p.PID(), "VmHWM"); err != nil {
 		return err
 	}

@@ -47,6 +47,8 @@ type Wait struct {
 	// At is zero where only a change can end the wait.
 	At    time.Time
 	Watch []WatchRef
+	// Turn: until fewer volumes are on their way.
+	Turn bool
 }
 
 // WatchRef names an object, or all of a resource where Name is empty, of a

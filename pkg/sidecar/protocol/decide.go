@@ -163,6 +163,9 @@ func (o *Observation) preflight(approval *v1alpha1.NamespaceTransferApproval) Ac
 	if refusal := sourceState(s); refusal != nil {
 		return o.refuse(approval, nil, refusal)
 	}
+	if o.Crowded {
+		return Action{Why: "many volumes are on their way", Wait: &Wait{Turn: true, At: o.Now.Add(o.PollInterval)}}
+	}
 	name := o.Source.Spec.VolumeName
 	if o.Volume == nil || o.Volume.Name != name {
 		return read("whose volume is it", Read{Volume: name})

@@ -230,6 +230,9 @@ func (f flight) bound() Action {
 		// that uses it. It stays, with policy Retain, until the claim is deleted.
 		return wait("the volume was deleted in flight and is kept until its claim is deleted")
 	}
+	if f.Now.Before(f.FinishAfter) {
+		return until("others are on their way", f.FinishAfter)
+	}
 	return restore("bound to the receiving claim", f.pv, f.j)
 }
 

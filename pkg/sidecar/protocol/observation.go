@@ -55,6 +55,12 @@ type Observation struct {
 	Now time.Time
 	// NotBefore is when the transfer may start again after it was rolled back.
 	NotBefore time.Time
+	// Crowded is true while so many volumes are on their way that another had
+	// better not leave its claim yet.
+	Crowded bool
+	// FinishAfter is when a volume that has arrived is restored at the latest;
+	// until then others are on their way, for whose claims people wait.
+	FinishAfter time.Time
 
 	// Name is the request's, whether or not it still exists.
 	Name    types.NamespacedName

@@ -198,6 +198,10 @@ func (g generator) observation() protocol.Observation {
 	if g.seldom() {
 		o.NotBefore = o.Now.Add(time.Minute)
 	}
+	o.Crowded = g.seldom()
+	if g.seldom() {
+		o.FinishAfter = o.Now.Add(time.Minute)
+	}
 	if g.often() {
 		r := &v1alpha1.NamespaceTransferRequest{}
 		g.meta(r, "dev", "take-data", "request-1", "request-9")

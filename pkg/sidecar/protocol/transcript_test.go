@@ -51,6 +51,8 @@ import (
 //	pod, attach, twin, snapshot    facts: with - in front of the name they go away
 //	terminate                      the giving namespace begins to terminate
 //	driver                         what the driver can do and says, see setDriver
+//	traffic [crowded] [finish-in=DURATION]
+//	                               what the volumes of other transfers mean for this one
 //	forbid                         the API server refuses writes of volumes, with this text
 //	show [KIND NAME]
 func TestTranscripts(t *testing.T) {
@@ -216,6 +218,15 @@ func (w *world) command(d *datadriven.TestData) []string {
 		w.terminating = true
 	case "driver":
 		w.setDriver(d)
+	case "traffic":
+		w.crowded, w.finishAfter = d.HasArg("crowded"), time.Time{}
+		if in, ok := d.Arg("finish-in"); ok {
+			wait, err := time.ParseDuration(in.SingleVal(w))
+			if err != nil {
+				w.Fatal(err)
+			}
+			w.finishAfter = w.now.Add(wait)
+		}
 	case "forbid":
 		w.forbidden = d.Input
 	case "show":

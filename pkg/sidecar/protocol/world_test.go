@@ -58,6 +58,9 @@ type world struct {
 	ownerError      string
 	// refusesOwner: the error is that the driver will not have that owner.
 	refusesOwner bool
+	// crowded and finishAfter are due to other transfers.
+	crowded     bool
+	finishAfter time.Time
 	// forbidden is what the API server says to writes of volumes.
 	forbidden string
 
@@ -337,6 +340,7 @@ func (w *world) observe(key types.NamespacedName) *protocol.Observation {
 	}
 	o := &protocol.Observation{
 		Settings: w.settings, Now: w.now, NotBefore: w.memory.notBefore, Name: key,
+		Crowded: w.crowded, FinishAfter: w.finishAfter,
 		Request: get[*v1alpha1.NamespaceTransferRequest](seen, id{"request", key.Namespace, key.Name}),
 	}
 	journals := map[types.UID]*protocol.Journal{}
