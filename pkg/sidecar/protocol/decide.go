@@ -76,11 +76,15 @@ func (o *Observation) underway(name string) *Action {
 		return ptr.To(read("how far the volume came", Read{Volume: name}))
 	}
 	pv := o.Volume.PV
-	if pv == nil || pv.Spec.CSI == nil {
+	switch {
+	case pv == nil && o.marked():
+		return o.complete()
+	case pv == nil || pv.Spec.CSI == nil:
 		return nil
 	}
 	inFlight := pv.Labels[v1alpha1.LabelInFlight] != "" || pv.Annotations[v1alpha1.AnnotationJournal] != ""
-	switch arrived := o.arrived(pv); {
+	arrived := o.arrived(pv) || !inFlight && o.marked() && o.given(pv)
+	switch {
 	case !inFlight && !arrived:
 		return nil
 	case pv.Spec.CSI.Driver != o.Driver.Name:
@@ -102,6 +106,20 @@ func (o *Observation) arrived(pv *corev1.PersistentVolume) bool {
 	return slices.ContainsFunc(o.Receivers, func(c *corev1.PersistentVolumeClaim) bool {
 		return c.Status.Phase == corev1.ClaimBound && c.Spec.VolumeName == pv.Name && pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID == c.UID
 	})
+}
+
+// marked reports whether the source claim is still marked for this request. The
+// mark is taken off before a volume goes back, so one that is no longer in flight
+// had arrived, even if its user has deleted the receiving claim since.
+func (o *Observation) marked() bool {
+	return o.Source != nil && o.Source.Status.Phase == corev1.ClaimLost && o.Source.Annotations[v1alpha1.AnnotationTransferUID] == string(o.Request.UID)
+}
+
+// given reports whether a volume belongs, or did, to a claim of the receiving
+// namespace other than the source.
+func (o *Observation) given(pv *corev1.PersistentVolume) bool {
+	ref := pv.Spec.ClaimRef
+	return ref != nil && ref.Kind == "PersistentVolumeClaim" && ref.Namespace == o.Name.Namespace && ref.UID != o.Source.UID
 }
 
 // stuck says on the request why its volume is not restored.
