@@ -3,7 +3,7 @@
 
 include release-tools/build.make
 
-.PHONY: unit conformance integration test cluster-build demo bench
+.PHONY: unit conformance integration test cluster-build demo bench explore explore-test fuzz
 
 unit: ## Tests that need no cluster; seconds
 	go test ./...
@@ -15,7 +15,22 @@ integration: cluster-build ## Tests on a real control plane
 	cd test/cluster && go test -timeout 10m .
 	cd test && go test -timeout 20m ./...
 
-test: unit conformance integration ## All tests that need no kubelet; minutes once built
+explore-test:
+	go test ./pkg/sidecar/protocol -run TestExplore -deeper 2
+
+explore: ## Go every way through a model of the cluster, deep; writes the numbers to docs/reliability.md
+	go test -c -o bin/explore ./pkg/sidecar/protocol
+	cd pkg/sidecar/protocol && UPDATE_DOCS=1 exec ../../../bin/explore -test.timeout 60m -test.run 'TestExplore|TestSafeguards' -deeper $(or $(DEEPER),3) -record
+
+FUZZTIME ?= 20s
+
+fuzz: ## Fuzz what is parsed from outside, each target for FUZZTIME (20s)
+	go test ./pkg/sidecar/protocol -run '^$$' -fuzz FuzzParseJournal -fuzztime $(FUZZTIME)
+	for target in FuzzParseLinkage FuzzPrintable FuzzVerdict; do \
+		go test ./pkg/driver -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) || exit 1; \
+	done
+
+test: unit explore-test conformance integration ## All tests that need no kubelet; minutes once built
 
 cluster-build: ## Build the control plane and the CSI sidecars that tests, demo and bench run
 	cd test/cluster && go run ./build

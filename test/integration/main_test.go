@@ -82,7 +82,7 @@ func run(ctx context.Context, m *testing.M) (int, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var err error
-	if shared, err = startWorld(ctx, cluster.Options{Dir: keep("shared")}, []string{"-k", deploy()}); err != nil {
+	if shared, err = startWorld(ctx, cluster.Options{Dir: keep("shared")}); err != nil {
 		return 0, err
 	}
 	defer shared.Stop()
@@ -91,12 +91,13 @@ func run(ctx context.Context, m *testing.M) (int, error) {
 		w, err := startWorld(ctx, cluster.Options{
 			Dir:            keep("frail"),
 			APIServerFlags: []string{"--feature-gates=CrossNamespaceVolumeDataSource=true"},
-		}, []string{"-f", deploy("crds"), "-f", deploy("rbac.yaml")})
+		})
 		if err != nil {
 			return nil, err
 		}
 		worlds = append(worlds, w)
-		return w, nil
+		_, err = w.Kubectl(ctx, "delete", "-k", deploy("fences"))
+		return w, err
 	})
 	defer func() {
 		for _, w := range worlds[1:] {
@@ -151,8 +152,7 @@ func unreached() error {
 // with waits after errors that a test can bear.
 var sidecarFlags = []string{"--kube-api-qps=200", "--kube-api-burst=400", "--retry-interval-max=2s", "--v=4"}
 
-// startWorld starts a cluster with what install says to kubectl apply.
-func startWorld(ctx context.Context, options cluster.Options, install []string) (*world, error) {
+func startWorld(ctx context.Context, options cluster.Options) (*world, error) {
 	c, err := cluster.Start(ctx, options)
 	if err != nil {
 		return nil, err
@@ -161,11 +161,10 @@ func startWorld(ctx context.Context, options cluster.Options, install []string) 
 	if w.transfer, err = transfer.NewForConfig(c.Config); err != nil {
 		return nil, err
 	}
-	if _, err := c.Kubectl(ctx, append([]string{"apply"}, install...)...); err != nil {
-		return nil, err
-	}
-	if err := c.ApplyKustomize(ctx, deploy("examples", "mock")); err != nil {
-		return nil, err
+	for _, dir := range []string{deploy(), deploy("examples", "mock")} {
+		if err := c.ApplyKustomize(ctx, dir); err != nil {
+			return nil, err
+		}
 	}
 	// Kubernetes soon deletes pods of a node that does not exist.
 	if err := c.Apply(ctx, "{apiVersion: v1, kind: Node, metadata: {name: node-1}}"); err != nil {

@@ -28,17 +28,26 @@ import (
 )
 
 // world is a cluster small enough to be read in a transcript: objects, the
-// parts of Kubernetes that write them, and one sidecar.
+// parts of Kubernetes that write them, and sidecars. Objects are never changed
+// in place, and neither are maps that a walk or an exploration changes, so that
+// a shallow copy is another world.
 type world struct {
 	testing.TB
 	settings protocol.Settings
 	now      time.Time
-	// hurry leaves out what needs no checking again.
-	hurry bool
+	// table is set where worlds are compared: then objects of the same content
+	// are the same, and resourceVersions tell only whether one is of now.
+	table *table
 
 	objects map[id]object
-	// seen is what the sidecar's caches have; nil: everything as it is.
-	seen map[id]object
+	// binder is what the volume binder's caches have; nil: everything as it is.
+	binder map[id]object
+	// sidecars are those that run, of which one is at work.
+	sidecars []sidecar
+	*sidecar
+	// life is what users and nodes do.
+	life
+
 	// counts number what is created, by kind, and all writes.
 	counts map[string]int
 	// synced are the versions of the claims that the binder has looked at.
@@ -49,8 +58,6 @@ type world struct {
 	twins       []string
 	snapshots   []protocol.Snapshot
 	terminating bool
-	// deleted are the volumes that are no more.
-	deleted []types.UID
 
 	verdict         driver.Verdict
 	driverSnapshots []string
@@ -63,8 +70,15 @@ type world struct {
 	finishAfter time.Time
 	// forbidden is what the API server says to writes of volumes.
 	forbidden string
+}
 
+type sidecar struct {
+	driver driver.Info
 	memory memory
+	// seen is what its caches have; nil: everything as it is.
+	seen map[id]object
+	// intent is what it has decided and not done yet.
+	intent *intent
 }
 
 // memory is what a sidecar forgets when it crashes.
@@ -131,6 +145,7 @@ func newWorld(t testing.TB) *world {
 		counts:  map[string]int{},
 		synced:  map[id]string{},
 		pods:    map[string]id{},
+		sidecar: &sidecar{},
 	}
 	w.create(class, `
 provisioner: csi.example.com
@@ -202,15 +217,19 @@ func (w *world) create(i id, patches ...string) object {
 	if w.objects[i] != nil {
 		w.Fatalf("%s %s exists", i.kind, i)
 	}
-	o := kinds[i.kind]()
-	for _, p := range patches {
-		o = w.merge(i, o, yamlToJSON(w, p))
-	}
-	w.counts[i.kind]++
-	o.SetNamespace(i.namespace)
-	o.SetName(i.name)
-	o.SetUID(types.UID(fmt.Sprintf("%s-%d", i.kind, w.counts[i.kind])))
-	o.SetCreationTimestamp(metav1.NewTime(w.now))
+	w.counts = with(w.counts, i.kind, w.counts[i.kind]+1)
+	uid := types.UID(fmt.Sprintf("%s-%d", i.kind, w.counts[i.kind]))
+	o := w.table.once(nil, fmt.Sprint(i, uid, w.now, patches), func() object {
+		o := kinds[i.kind]()
+		for _, p := range patches {
+			o = w.merge(i, o, yamlToJSON(w, p))
+		}
+		o.SetNamespace(i.namespace)
+		o.SetName(i.name)
+		o.SetUID(uid)
+		o.SetCreationTimestamp(metav1.NewTime(w.now))
+		return o
+	})
 	w.put(i, o)
 	return o
 }
@@ -234,13 +253,37 @@ func (w *world) merge(i id, o object, patch []byte) object {
 // put stores what was written. An object that is being deleted is gone with its
 // last finalizer.
 func (w *world) put(i id, o object) {
-	w.counts["writes"]++
-	o.SetResourceVersion(fmt.Sprint(w.counts["writes"]))
-	if o.GetDeletionTimestamp() != nil && len(o.GetFinalizers()) == 0 {
-		delete(w.objects, i)
-		return
+	w.counts = with(w.counts, "writes", w.counts["writes"]+1)
+	if o == nil || o.GetDeletionTimestamp() != nil && len(o.GetFinalizers()) == 0 {
+		w.objects = sans(w.objects, i)
+		if pv, ok := o.(*corev1.PersistentVolume); ok && w.table != nil {
+			if c := w.owner(pv); c != nil && c.DeletionTimestamp == nil || pv.Annotations[v1alpha1.AnnotationJournal] != "" {
+				w.Errorf("the object of volume %s is gone, and the volume is somebody's", i)
+			}
+		}
+	} else if w.table != nil {
+		w.objects = with(w.objects, i, w.table.current(o))
+	} else {
+		o.SetResourceVersion(fmt.Sprint(w.counts["writes"]))
+		w.objects = with(w.objects, i, o)
 	}
-	w.objects[i] = o
+	if w.table != nil {
+		w.outdate(i)
+	}
+}
+
+// with and sans are a map with a change.
+func with[M ~map[K]V, K comparable, V any](m M, k K, v V) M {
+	c := make(M, len(m)+1)
+	maps.Copy(c, m)
+	c[k] = v
+	return c
+}
+
+func sans[M ~map[K]V, K comparable, V any](m M, k K) M {
+	c := maps.Clone(m)
+	delete(c, k)
+	return c
 }
 
 // edit writes an object as a user would.
@@ -249,18 +292,19 @@ func (w *world) edit(i id, patch string) {
 	if o == nil {
 		w.Fatalf("no %s %s", i.kind, i)
 	}
-	w.put(i, w.merge(i, o, yamlToJSON(w, patch)))
+	w.put(i, w.table.once(o, patch, func() object { return w.merge(i, o, yamlToJSON(w, patch)) }))
 }
 
 func (w *world) delete(i id) {
-	o, ok := w.objects[i].DeepCopyObject().(object)
-	if !ok {
+	was := w.objects[i]
+	if was == nil {
 		w.Fatalf("no %s %s", i.kind, i)
 	}
-	if o.GetDeletionTimestamp() == nil {
+	if was.GetDeletionTimestamp() == nil {
+		o := was.DeepCopyObject().(object)
 		o.SetDeletionTimestamp(ptr.To(metav1.NewTime(w.now)))
+		w.put(i, o)
 	}
-	w.put(i, o)
 }
 
 // all lists the objects of a kind in order.
@@ -313,7 +357,10 @@ func (w *world) decide(key types.NamespacedName) (o *protocol.Observation, a pro
 // pure decides, and makes sure that what was observed stays as it was: it is
 // shared with caches.
 func (w *world) pure(o *protocol.Observation) protocol.Action {
-	if w.hurry {
+	switch {
+	case w.without != nil:
+		return w.without.decide(*o)
+	case w.table != nil:
 		return protocol.Decide(*o)
 	}
 	before := w.copy(w.objects)
@@ -479,27 +526,29 @@ func (w *world) patch(p *protocol.Patch) (name, change string, err error) {
 	} else {
 		i, on = id{"claim", p.Claim.Namespace, p.Claim.Name}, p.Claim
 	}
-	checkPatch(w, p)
+	if w.without == nil {
+		checkPatch(w, p)
+	}
 	current := w.objects[i]
-	switch {
+	switch unguarded := w.without != nil && w.without.unguarded; {
 	case current == nil:
 		return i.String(), "", fmt.Errorf("%s %s not found", i.kind, i)
-	case current.GetUID() != on.GetUID() || current.GetResourceVersion() != on.GetResourceVersion():
+	case !unguarded && (current.GetUID() != on.GetUID() || current.GetResourceVersion() != on.GetResourceVersion()):
 		return i.String(), "", errConflict
 	case p.Volume != nil && w.forbidden != "":
 		return i.String(), "", fmt.Errorf("%s", w.forbidden)
 	}
-	after := w.merge(i, current, p.Data)
+	after := w.table.once(current, string(p.Data), func() object { return w.merge(i, current, p.Data) })
 	w.put(i, after)
 	w.saw(i)
 	if p.Claim != nil {
-		return i.String(), changes(current, after), nil
+		return i.String(), w.changes(current, after), nil
 	}
 	if j, _ := protocol.ParseJournal(p.Volume, driverName); p.Step == protocol.Return && p.Refusal.Reason != protocol.ReasonApprovalWithdrawn || p.Step == protocol.Restore && !j.Bound && j.Reason == "" {
 		w.memory.attempts++
 		w.memory.notBefore = w.now.Add(time.Second << (w.memory.attempts - 1))
 	}
-	return i.String(), changes(current, after), nil
+	return i.String(), w.changes(current, after), nil
 }
 
 var errConflict = fmt.Errorf("conflict: the object has changed")
@@ -523,11 +572,22 @@ func (w *world) write(i id, on object, change func(object), conditions []metav1.
 			w.Errorf("condition %s of %s says %q", c.Type, i, c.Message)
 		}
 	}
-	after := current.DeepCopyObject().(object)
-	change(after)
+	after := w.table.once(current, on, func() object {
+		after := current.DeepCopyObject().(object)
+		change(after)
+		return after
+	})
 	w.put(i, after)
 	w.saw(i)
-	return i.String(), changes(current, after), nil
+	return i.String(), w.changes(current, after), nil
+}
+
+// changes tells what a write did, where somebody reads it.
+func (w *world) changes(before, after object) string {
+	if w.table != nil {
+		return ""
+	}
+	return changes(before, after)
 }
 
 // saw puts into the sidecar's caches what it wrote, or read after a conflict.
@@ -535,9 +595,9 @@ func (w *world) saw(i id) {
 	switch o := w.objects[i]; {
 	case w.seen == nil:
 	case o == nil:
-		delete(w.seen, i)
+		w.seen = sans(w.seen, i)
 	default:
-		w.seen[i] = o
+		w.seen = with(w.seen, i, o)
 	}
 }
 
