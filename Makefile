@@ -16,11 +16,11 @@ integration: cluster-build ## Tests on a real control plane
 	cd test && go test -timeout 20m ./...
 
 explore-test:
-	go test ./pkg/sidecar/protocol -run TestExplore -deeper 2
+	go test ./pkg/sidecar/protocol -run TestExplore -deeper 1
 
 explore: ## Go every way through a model of the cluster, deep; writes the numbers to docs/reliability.md
 	go test -c -o bin/explore ./pkg/sidecar/protocol
-	cd pkg/sidecar/protocol && UPDATE_DOCS=1 exec ../../../bin/explore -test.timeout 60m -test.run 'TestExplore|TestSafeguards' -deeper $(or $(DEEPER),3) -record
+	cd pkg/sidecar/protocol && UPDATE_DOCS=1 exec ../../../bin/explore -test.timeout 60m -test.run 'TestExplore|TestSafeguards' -deeper $(or $(DEEPER),1) -record
 
 FUZZTIME ?= 20s
 
