@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/csi-transfer/csi-transfer/pkg/apis/transfer/v1alpha1"
+	"github.com/csi-transfer/csi-transfer/pkg/sidecar/protocol"
 )
 
 func claimVolume(name, claim string) corev1.Volume {
@@ -37,7 +38,7 @@ func TestClaimsOfPods(t *testing.T) {
 	} {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "db-0", UID: "1", ResourceVersion: "7", Labels: map[string]string{"a": "b"}}}
 		pod.Spec.NodeName, pod.Spec.Volumes, pod.Status.Phase = test.node, test.volumes, test.phase
-		if got := claimsOf(pod); !slices.Equal(got, test.want) {
+		if got := protocol.ClaimsOf(pod); !slices.Equal(got, test.want) {
 			t.Errorf("%s: got %v, want %v", test.name, got, test.want)
 		}
 		// What the cache keeps of a pod says the same.
@@ -46,7 +47,7 @@ func TestClaimsOfPods(t *testing.T) {
 			t.Fatal(err)
 		}
 		trimmed := kept.(*corev1.Pod)
-		if got := claimsOf(trimmed); !slices.Equal(got, test.want) {
+		if got := protocol.ClaimsOf(trimmed); !slices.Equal(got, test.want) {
 			t.Errorf("%s, trimmed: got %v, want %v", test.name, got, test.want)
 		}
 		if trimmed.Name != pod.Name || trimmed.UID != pod.UID || trimmed.ResourceVersion != pod.ResourceVersion || len(trimmed.Labels) > 0 {

@@ -314,7 +314,7 @@ func (c *Controller) open(ref protocol.WatchRef) cache.SharedIndexInformer {
 		c.handleClaims(i)
 		return i
 	case podResource:
-		i := informer(c.core.RESTClient(), ref.Resource.Resource, ref.Namespace, &corev1.Pod{}, 0, cache.Indexers{indexByClaim: indexer(claimsOf)}, nil)
+		i := informer(c.core.RESTClient(), ref.Resource.Resource, ref.Namespace, &corev1.Pod{}, 0, cache.Indexers{indexByClaim: indexer(protocol.ClaimsOf)}, nil)
 		_ = i.SetTransform(trimPod) // fails only once started
 		c.handlePods(i)
 		return i
@@ -405,7 +405,7 @@ func (c *Controller) handleClaims(informer cache.SharedIndexInformer) {
 
 func (c *Controller) handlePods(informer cache.SharedIndexInformer) {
 	uses := handlers(func(pod *corev1.Pod) {
-		for _, claim := range claimsOf(pod) {
+		for _, claim := range protocol.ClaimsOf(pod) {
 			key := types.NamespacedName{Namespace: pod.Namespace, Name: claim}
 			c.enqueueSource(key)
 			c.enqueueInFlight(key)
@@ -415,7 +415,7 @@ func (c *Controller) handlePods(informer cache.SharedIndexInformer) {
 		AddFunc: func(o any) { uses.OnAdd(o, false) },
 		UpdateFunc: func(before, after any) {
 			// Most changes of a pod are changes of its status.
-			if !slices.Equal(claimsOf(before.(*corev1.Pod)), claimsOf(after.(*corev1.Pod))) {
+			if !slices.Equal(protocol.ClaimsOf(before.(*corev1.Pod)), protocol.ClaimsOf(after.(*corev1.Pod))) {
 				uses.OnUpdate(before, after)
 			}
 		},

@@ -6,11 +6,9 @@ package sidecar
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -126,7 +124,7 @@ func (r *reader) pods(ctx context.Context, s *surroundings, e extent) error {
 	}
 	s.pods = map[string][]string{}
 	for i := range list.Items {
-		for _, claim := range claimsOf(&list.Items[i]) {
+		for _, claim := range protocol.ClaimsOf(&list.Items[i]) {
 			s.pods[claim] = append(s.pods[claim], list.Items[i].Name)
 		}
 	}
@@ -236,24 +234,4 @@ func (r *reader) handles(ctx context.Context, e extent) (map[string][]string, er
 		}
 	}
 	return byHandle, nil
-}
-
-// claimsOf are the claims that a scheduled pod names, finished or not: kubelet
-// reports a pod's end before it unmounts, and Kubernetes' own protection counts
-// finished pods for the same reason.
-func claimsOf(pod *corev1.Pod) []string {
-	if pod.Spec.NodeName == "" {
-		return nil
-	}
-	var claims []string
-	for _, v := range pod.Spec.Volumes {
-		switch {
-		case v.PersistentVolumeClaim != nil:
-			claims = append(claims, v.PersistentVolumeClaim.ClaimName)
-		case v.Ephemeral != nil:
-			claims = append(claims, pod.Name+"-"+v.Name)
-		}
-	}
-	slices.Sort(claims)
-	return slices.Compact(claims)
 }

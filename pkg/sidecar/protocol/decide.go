@@ -188,12 +188,11 @@ func (o *Observation) preflight(approval *v1alpha1.NamespaceTransferApproval) Ac
 	if o.Volume == nil || o.Volume.Name != name {
 		return read("whose volume is it", Read{Volume: name})
 	}
+	if refusal := noCSIVolume(o.Volume, o.Source); refusal != nil {
+		return o.refuse(approval, nil, refusal)
+	}
 	pv := o.Volume.PV
 	switch {
-	case pv == nil:
-		return o.refuse(approval, nil, refuse(ReasonVolumeMissing, "PersistentVolume %s of %s does not exist", name, claimName(o.Source)).watching(watchVolume(name)))
-	case pv.Spec.CSI == nil:
-		return o.refuse(approval, nil, refuse(ReasonVolumeNotCSI, "PersistentVolume %s is not a CSI volume", name))
 	case pv.Spec.CSI.Driver != o.Driver.Name:
 		return o.leave(approval, pv)
 	case o.Facts == nil:

@@ -19,6 +19,7 @@
 package protocol
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -141,4 +142,24 @@ type Snapshot struct {
 	Kind, Namespace, Name string
 	// Ready is false while the snapshot is still being made.
 	Ready bool
+}
+
+// ClaimsOf are the claims that a scheduled pod names, finished or not: kubelet
+// reports a pod's end before it unmounts, and Kubernetes' own protection counts
+// finished pods for the same reason.
+func ClaimsOf(pod *corev1.Pod) []string {
+	if pod.Spec.NodeName == "" {
+		return nil
+	}
+	var claims []string
+	for _, v := range pod.Spec.Volumes {
+		switch {
+		case v.PersistentVolumeClaim != nil:
+			claims = append(claims, v.PersistentVolumeClaim.ClaimName)
+		case v.Ephemeral != nil:
+			claims = append(claims, pod.Name+"-"+v.Name)
+		}
+	}
+	slices.Sort(claims)
+	return slices.Compact(claims)
 }

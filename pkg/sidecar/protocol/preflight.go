@@ -74,6 +74,36 @@ func preflight(s subject, groups ...[]check) []*Refusal {
 	return all
 }
 
+// Preflight returns everything that stands in the way of a transfer that has not
+// begun, in the order of the table of reasons, for those who want to know
+// beforehand: Decide finds the same. It looks at Source, Volume and Facts, which
+// must not be nil, and at the Receivers only where there is a Request.
+func Preflight(o Observation) []*Refusal {
+	s := subject{Observation: &o, pv: o.Volume.PV}
+	if r := sourceState(s); r != nil {
+		return []*Refusal{r}
+	}
+	if r := noCSIVolume(o.Volume, o.Source); r != nil {
+		return []*Refusal{r}
+	}
+	groups := [][]check{sourceChecks, volumeChecks, factChecks}
+	if o.Request != nil {
+		groups = append(groups, claimChecks)
+	}
+	return preflight(s, groups...)
+}
+
+// noCSIVolume refuses what the other checks cannot look at.
+func noCSIVolume(v *Volume, source *corev1.PersistentVolumeClaim) *Refusal {
+	switch {
+	case v.PV == nil:
+		return refuse(ReasonVolumeMissing, "PersistentVolume %s of %s does not exist", v.Name, claimName(source)).watching(watchVolume(v.Name))
+	case v.PV.Spec.CSI == nil:
+		return refuse(ReasonVolumeNotCSI, "PersistentVolume %s is not a CSI volume", v.Name)
+	}
+	return nil
+}
+
 func claimName(c metav1.Object) string {
 	return "PersistentVolumeClaim " + c.GetNamespace() + "/" + c.GetName()
 }
