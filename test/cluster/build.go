@@ -35,6 +35,9 @@ type source struct {
 	// product: the package is in the product's module and changes all the time,
 	// so whether the program is fresh is left to the go command.
 	product bool
+	// dir is that of the package's module, from the root of the repository, where
+	// that is another one of the product's.
+	dir string
 	// links are further names of the program, which it tells apart by the name it
 	// was started under.
 	links []string
@@ -49,6 +52,7 @@ var sources = map[string]source{
 	"csi-resizer":         {pkg: "github.com/kubernetes-csi/external-resizer/v2/cmd/csi-resizer"},
 	"csi-attacher":        {pkg: "github.com/kubernetes-csi/external-attacher/v4/cmd/csi-attacher"},
 	"csi-transfer":        {pkg: "./cmd/csi-transfer", product: true},
+	"kubectl-transfer":    {pkg: ".", product: true, dir: "cmd/kubectl-transfer"},
 	"mock-csi-driver":     {pkg: "./cmd/mock-csi-driver", product: true},
 }
 
@@ -156,7 +160,7 @@ func (b *builder) ensure(ctx context.Context, name string, progress io.Writer) e
 	defer unlock()
 	src := sources[name]
 	if src.product {
-		err = b.compile(ctx, filepath.Dir(filepath.Dir(b.module)), name, src.pkg, nil, progress)
+		err = b.compile(ctx, filepath.Join(b.module, "..", "..", src.dir), name, src.pkg, nil, progress)
 	} else {
 		err = b.ensureKubernetes(ctx, name, src, progress)
 	}

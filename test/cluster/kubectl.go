@@ -7,12 +7,15 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 )
 
-// Kubectl runs kubectl as the administrator and returns what it prints. Later
-// flags win, so that --kubeconfig makes it somebody else.
+// Kubectl runs kubectl as the administrator and returns what it prints. The flag
+// --kubeconfig makes it somebody else. The product's plugin can be run once
+// Program has built it.
 func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return c.kubectl(ctx, "", args...)
 }
@@ -38,11 +41,14 @@ func (c *Cluster) kubectl(ctx context.Context, stdin string, args ...string) (st
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.CommandContext(ctx, path, append([]string{
-		"--kubeconfig=" + c.Kubeconfig,
+	cmd := exec.CommandContext(ctx, path, args...)
+	// Not flags, which kubectl does not take before the name of a plugin.
+	cmd.Env = append(os.Environ(),
+		"KUBECONFIG="+c.Kubeconfig,
 		// Not the user's, which may remember another cluster at this address.
-		"--cache-dir=" + c.path("kubectl-cache"),
-	}, args...)...)
+		"KUBECACHEDIR="+c.path("kubectl-cache"),
+		// Plugins that are built are found beside kubectl.
+		"PATH="+filepath.Dir(path)+string(os.PathListSeparator)+os.Getenv("PATH"))
 	cmd.Stdin = strings.NewReader(stdin)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
