@@ -3,10 +3,18 @@
 
 include release-tools/build.make
 
-.PHONY: unit conformance integration test cluster-build demo bench explore explore-test fuzz
+PLUGIN := cmd/kubectl-transfer
+
+.PHONY: plugin unit conformance integration test cluster-build demo bench explore explore-test fuzz
+
+build: plugin
+
+plugin: ## Build the kubectl plugin, a module of its own, into bin/
+	cd $(PLUGIN) && go build -ldflags "-X main.version=$(VERSION)" -o $(CURDIR)/bin/ .
 
 unit: ## Tests that need no cluster; seconds
 	go test ./...
+	cd $(PLUGIN) && go test ./...
 
 conformance: ## csi-sanity and the transfer contract against the mock driver in every mode, then against wrong drivers
 	cd conformance && go test -c -o ../bin/ . && exec ../bin/conformance.test -test.v

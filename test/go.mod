@@ -3,8 +3,11 @@ module github.com/csi-transfer/csi-transfer/test
 go 1.26.0
 
 require (
+	github.com/cockroachdb/datadriven v1.0.3
+	github.com/creack/pty v1.1.24
 	github.com/csi-transfer/csi-transfer v0.0.0
 	github.com/csi-transfer/csi-transfer/test/cluster v0.0.0
+	github.com/hinshun/vt10x v0.0.0-20220301184237-5011da428d02
 	golang.org/x/sync v0.24.0
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2

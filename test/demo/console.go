@@ -90,7 +90,7 @@ func (c *console) run(p person, show func(line string) bool, args ...string) {
 				args[i] = filepath.Join(repository, arg)
 			}
 		}
-		output, err := c.cluster.Kubectl(c.ctx, append([]string{"--kubeconfig=" + p.kubeconfig}, args...)...)
+		output, err := c.cluster.Kubectl(c.ctx, append(args, "--kubeconfig="+p.kubeconfig)...)
 		for line := range strings.Lines(output) {
 			if show(line) {
 				fmt.Fprint(c.out, line)

@@ -33,7 +33,7 @@ func main() {
 
 func run(ctx context.Context) error {
 	// What is missing is built first, so that no build is in the middle of the play.
-	for _, name := range []string{"kube-apiserver", "etcd", "csi-provisioner", "csi-transfer", "mock-csi-driver"} {
+	for _, name := range []string{"kube-apiserver", "etcd", "csi-provisioner", "csi-transfer", "kubectl-transfer", "mock-csi-driver"} {
 		if _, err := cluster.Program(ctx, name, os.Stderr); err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,6 +43,7 @@ func (s *scene) blocks(document, heading, language string) []string {
 func (s *scene) shell(script string, variables ...string) {
 	s.Helper()
 	kubectl := must[string](s)(cluster.Program(s.ctx, "kubectl", os.Stderr))
+	must[string](s)(cluster.Program(s.ctx, "kubectl-transfer", os.Stderr)) // beside it
 	cmd := exec.CommandContext(s.ctx, "sh", "-eu", "-c", script)
 	cmd.Dir = repository
 	cmd.Env = append(os.Environ(), variables...)
@@ -68,11 +70,19 @@ func TestDocs_Readme(t *testing.T) {
 	must[string](s)(s.Kubectl(s.ctx, "apply", "-f", filepath.Join(repository, "examples", "source-claim.yaml")))
 	source := s.bound("prod", "data")
 	s.older(source)
-	for _, heading := range []string{"Install", "Transfer a claim"} {
+	follow := func(heading string) {
 		for _, script := range s.blocks("README.md", heading, "sh") {
 			s.shell(script)
 		}
 	}
+	follow("Install")
+	follow("Transfer a claim") // and back
+	returned := s.bound("prod", "data")
+	if returned.UID == source.UID || returned.Spec.VolumeName != source.Spec.VolumeName {
+		t.Errorf("prod/data, which had volume %s, went to dev and came back with %s", source.Spec.VolumeName, returned.Spec.VolumeName)
+	}
+	s.older(returned)
+	follow("With manifests")
 	received := s.bound("dev", "data")
 	if received.Spec.VolumeName != source.Spec.VolumeName {
 		t.Errorf("dev/data has volume %s, not %s", received.Spec.VolumeName, source.Spec.VolumeName)
@@ -92,6 +102,27 @@ func (s *scene) older(claim *corev1.PersistentVolumeClaim) {
 	s.must(wait.PollUntilContextCancel(s.ctx, 50*time.Millisecond, true, func(context.Context) (bool, error) {
 		return time.Since(claim.CreationTimestamp.Time) >= time.Second, nil
 	}))
+}
+
+// TestDocs_Kubectl: the commands of the plugin's guide can be typed one after the
+// other by a user who may edit both namespaces.
+func TestDocs_Kubectl(t *testing.T) {
+	s := newScene(t)
+	carol := s.person("carol", s.giver+"=edit", s.receiver+"=edit")
+	source := s.source()
+	for _, script := range s.blocks("docs/kubectl.md", "", "sh") {
+		for line := range strings.Lines(script) {
+			if output, code := carol.types(line); code != 0 {
+				t.Fatalf("%s exits with %d:\n%s", line, code, output)
+			}
+		}
+	}
+	if archive := s.bound(s.receiver, "archive"); archive.Spec.VolumeName != source.Spec.VolumeName {
+		t.Errorf("dev/archive has volume %s, not %s", archive.Spec.VolumeName, source.Spec.VolumeName)
+	}
+	if copied := s.bound(s.giver, "data"); copied.Spec.VolumeName == source.Spec.VolumeName {
+		t.Errorf("prod/data is no copy: it has volume %s itself", copied.Spec.VolumeName)
+	}
 }
 
 // TestDocs_Operations: the commands that only look do so.

@@ -583,9 +583,16 @@ const binding = `object.spec.?claimRef.kind.orValue("") == "PersistentVolumeClai
 // the source claim Lost. It goes on after lift.
 func (s *scene) inFlight() (before *corev1.PersistentVolume, lift func()) {
 	s.Helper()
+	return s.heldAt(binding)
+}
+
+// heldAt brings a transfer to the point before a write of the volume for which a
+// CEL expression is true, with the source claim Lost. It goes on after lift.
+func (s *scene) heldAt(write string) (before *corev1.PersistentVolume, lift func()) {
+	s.Helper()
 	source := s.source()
 	before = s.volume(source.Spec.VolumeName)
-	lift = s.forbid(before.Name, binding)
+	lift = s.forbid(before.Name, write)
 	s.grant(source)
 	s.contains(s.refused(protocol.ReasonWriteRefused), before.Name)
 	must[*corev1.PersistentVolumeClaim](s)(s.WaitClaimPhase(s.ctx, s.giver, "data", corev1.ClaimLost))
