@@ -5,16 +5,24 @@ include release-tools/build.make
 
 PLUGIN := cmd/kubectl-transfer
 
-.PHONY: plugin unit conformance integration test cluster-build demo bench explore explore-test fuzz
+.PHONY: plugin images unit conformance integration test cluster-build demo bench explore explore-test fuzz
 
 build: plugin
 
 plugin: ## Build the kubectl plugin, a module of its own, into bin/
 	cd $(PLUGIN) && go build -ldflags "-X main.version=$(VERSION)" -o $(CURDIR)/bin/ .
 
+IMAGES    ?= csi-transfer mock-csi-driver
+PLATFORMS ?= linux/amd64,linux/arm64
+
+images: ## Build container images into dist/, without a container runtime; IMAGES and PLATFORMS choose
+	cd release-tools/images && go build -o ../../bin/ .
+	bin/images -version $(VERSION) -platforms $(PLATFORMS) $(IMAGES)
+
 unit: ## Tests that need no cluster; seconds
 	go test ./...
 	cd $(PLUGIN) && go test ./...
+	cd release-tools/images && go test ./...
 
 conformance: ## csi-sanity and the transfer contract against the mock driver in every mode, then against wrong drivers
 	cd conformance && go test -c -o ../bin/ . && exec ../bin/conformance.test -test.v

@@ -34,7 +34,7 @@ $(VERIFY): tools
 	@release-tools/$@.sh
 
 clean: ## Remove what make has built
-	rm -rf bin .artifacts test/.artifacts test/cluster/.artifacts
+	rm -rf bin dist .artifacts test/.artifacts test/cluster/.artifacts
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/:.*## /\t/' | expand -t 16
