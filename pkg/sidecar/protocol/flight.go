@@ -179,8 +179,10 @@ func (f flight) untilTimeout(why string) Action {
 	return until(why, f.deadline())
 }
 
+// giveBack tells the driver first. One that cannot be told does not keep the
+// volume from its owner: it is told again before the end, see returning.
 func (f flight) giveBack(r *Refusal) Action {
-	if !f.owned(f.j.Source) {
+	if !f.owned(f.j.Source) && f.Facts.Owner != f.j.Source {
 		return f.setOwner(f.j.Claim, f.j.Source)
 	}
 	return giveBack(f.pv, *f.j, r)
@@ -193,9 +195,14 @@ func (f flight) owned(owner Ref) bool {
 
 func (f flight) setOwner(from, to Ref) Action {
 	if f.Facts.Owner == to {
-		return f.report(refuse(ReasonDriverUnavailable, "driver %s could not be told the owner of PersistentVolume %s: %s", f.Driver.Name, f.pv.Name, f.Facts.OwnerError).polled())
+		return f.report(f.untold())
 	}
 	return Action{Why: "the driver keeps owners", SetOwner: &SetOwner{Volume: f.pv, From: from, To: to, Transfer: f.j.Request}}
+}
+
+// untold says that the driver does not know the volume's owner.
+func (f flight) untold() *Refusal {
+	return refuse(ReasonDriverUnavailable, "driver %s could not be told that %s owns PersistentVolume %s: %s", f.Driver.Name, f.Facts.Owner, f.pv.Name, f.Facts.OwnerError).polled()
 }
 
 // receiver is the claim to which the volume was bound, while it exists.
@@ -303,6 +310,21 @@ func (f flight) returning() Action {
 	refusal := &Refusal{Reason: f.j.Reason, Message: f.j.Message}
 	if refusal.Reason == "" {
 		refusal = &Refusal{Reason: ReasonVolumeTaken, Message: fmt.Sprintf("PersistentVolume %s was handed back to %s by %s; the transfer is tried again", f.pv.Name, claimName(source), claimRefWriter(f.pv))}
+	}
+	// Whoever handed the volume back, a driver that keeps owners may have another
+	// on record. The claim can be used meanwhile, as far as the driver lets it.
+	switch {
+	case !f.Driver.SetOwner:
+	case !f.live():
+		return f.readLive("does the driver know the owner")
+	case f.Facts.Owner != f.j.Source:
+		return f.setOwner(f.j.Claim, f.j.Source)
+	case f.Facts.OwnerError != "":
+		refusal = f.untold()
+		if a := f.statuses(v1alpha1.PhasePending, refusal); a != nil {
+			return *a
+		}
+		return f.waitFor(refusal)
 	}
 	if a := f.statuses(v1alpha1.PhasePending, refusal); a != nil {
 		return *a
