@@ -72,6 +72,7 @@ type Config struct {
 // Controller moves the volumes of one driver.
 type Controller struct {
 	core     typedcorev1.CoreV1Interface
+	storage  typedstoragev1.StorageV1Interface
 	transfer typedtransferv1alpha1.TransferV1alpha1Interface
 	metadata metadata.Interface
 	recorder record.EventRecorder
@@ -118,7 +119,7 @@ func New(c Config) *Controller {
 	settings.Driver = c.Driver.Info()
 	k := &Controller{}
 	*k = Controller{
-		core: c.Core, transfer: c.Transfer, metadata: c.Metadata, recorder: c.Recorder, metrics: c.Metrics,
+		core: c.Core, storage: c.Storage, transfer: c.Transfer, metadata: c.Metadata, recorder: c.Recorder, metrics: c.Metrics,
 		settings: settings, workers: c.Workers, now: time.Now,
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](c.RetryStart, c.RetryMax),
@@ -136,7 +137,7 @@ func New(c Config) *Controller {
 		o.LabelSelector = labels.Set{v1alpha1.LabelInFlight: settings.Driver.Name}.String()
 	})
 	k.classes = informer(c.Storage.RESTClient(), "storageclasses", "", &storagev1.StorageClass{}, 0, nil, nil)
-	k.csiDriver = informer(c.Storage.RESTClient(), "csidrivers", "", &storagev1.CSIDriver{}, 0, nil, named(settings.Driver.Name))
+	k.csiDriver = informer(c.Storage.RESTClient(), "csidrivers", "", &storagev1.CSIDriver{}, c.Resync, nil, named(settings.Driver.Name))
 	return k
 }
 
@@ -379,7 +380,8 @@ func (c *Controller) handle() error {
 			c.queue.Add(splitName(key))
 		}
 	}))
-	return errors.Join(err1, err2, err3, err4, err5, err6)
+	_, err7 := c.csiDriver.AddEventHandler(c.publishing())
+	return errors.Join(err1, err2, err3, err4, err5, err6, err7)
 }
 
 // enqueueSource looks again at all transfers from a claim.

@@ -25,6 +25,7 @@ import (
 var sidecarMay = []string{
 	"patch persistentvolumes",
 	"patch persistentvolumeclaims",
+	"patch csidrivers",
 	"update namespacetransferrequests/status",
 	"update namespacetransferapprovals/status",
 	"create events",
@@ -127,6 +128,8 @@ func lawful(e auditv1.Event) error {
 		return lawfulVolumePatch(e)
 	case "persistentvolumeclaims":
 		return lawfulClaimPatch(e)
+	case "csidrivers":
+		return lawfulDriverPatch(e)
 	}
 	return nil
 }
@@ -166,16 +169,27 @@ func lawfulVolumePatch(e auditv1.Event) error {
 	return nil
 }
 
-// lawfulClaimPatch: of a claim, only our annotations are written.
-func lawfulClaimPatch(e auditv1.Event) error {
+// lawfulClaimPatch: of a claim, only our annotations are written, guarded like
+// those of volumes.
+func lawfulClaimPatch(e auditv1.Event) error { return annotatesOnly(e, "uid", "resourceVersion") }
+
+// lawfulDriverPatch: of a CSIDriver, only our annotations are written.
+func lawfulDriverPatch(e auditv1.Event) error { return annotatesOnly(e, "uid") }
+
+func annotatesOnly(e auditv1.Event, guards ...string) error {
 	var patch map[string]map[string]any
 	if err := json.Unmarshal([]byte(body(e)), &patch); err != nil {
 		return fmt.Errorf("it is no merge patch: %w", err)
 	}
 	metadata := patch["metadata"]
 	annotations, _ := metadata["annotations"].(map[string]any)
-	if len(patch) != 1 || len(metadata) != 3 || metadata["uid"] == nil || metadata["resourceVersion"] == nil || len(annotations) == 0 {
+	if len(patch) != 1 || len(metadata) != len(guards)+1 || len(annotations) == 0 {
 		return errors.New("it is not a guarded patch of annotations alone")
+	}
+	for _, guard := range guards {
+		if metadata[guard] == nil {
+			return fmt.Errorf("it is not guarded by %s", guard)
+		}
 	}
 	for key := range annotations {
 		if !strings.HasPrefix(key, v1alpha1.GroupName+"/") {
@@ -204,7 +218,7 @@ func TestR13_NoUserObjectIsCreatedOrDeleted(t *testing.T) {
 		// The sidecar may have just begun to run. A conflict writes nothing:
 		// csi-provisioner takes its finalizer off a parked volume at any moment.
 		conflict := e.ResponseStatus != nil && e.ResponseStatus.Code == http.StatusConflict
-		if r := e.ObjectRef.Resource; r != "events" && r != "selfsubjectreviews" && !conflict {
+		if r := e.ObjectRef.Resource; r != "events" && r != "selfsubjectreviews" && r != "csidrivers" && !conflict {
 			perTransfer = append(perTransfer, e.Verb+" "+e.RequestURI)
 		}
 	}

@@ -4,10 +4,14 @@
 package integration
 
 import (
+	"maps"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/csi-transfer/csi-transfer/mock"
 	"github.com/csi-transfer/csi-transfer/pkg/apis/transfer/v1alpha1"
@@ -114,4 +118,46 @@ func TestC3_OwnerRefused(t *testing.T) {
 	s.contains(s.told(s.giver, "PersistentVolumeClaim", "data", "TransferRolledBack"), "driver {driver} refuses {receiver}/data as the owner", "{volume}", "SetOwner")
 	s.transferred() // when the driver is asked again
 	s.arrived(before)
+}
+
+// TestR20_CSIDriverShowsWhatTheDriverCan: an administrator sees it there, as the
+// driver says now, and nothing else on the object changes.
+func TestR20_CSIDriverShowsWhatTheDriverCan(t *testing.T) {
+	s := newScene(t)
+	s.shows(driverName, map[string]string{v1alpha1.AnnotationCapable: "true", v1alpha1.AnnotationSnapshotLinkage: "none"})
+
+	d := s.vendor(cluster.DriverOptions{Flags: []string{"--transfer-service", "--snapshot-linkage=chain"}})
+	drivers := s.Client.StorageV1().CSIDrivers()
+	// What an earlier version of the driver could do.
+	must[*storagev1.CSIDriver](s)(drivers.Patch(s.ctx, d.Name, types.MergePatchType, []byte(annotation(v1alpha1.AnnotationSnapshotLinkage, "none")), metav1.PatchOptions{}))
+	must[*storagev1.CSIDriver](s)(drivers.Patch(s.ctx, d.Name, types.MergePatchType, []byte(annotation("example.com/kept", "x")), metav1.PatchOptions{}))
+	sidecar := s.sidecarOf(d)
+	shown := s.shows(d.Name, map[string]string{
+		v1alpha1.AnnotationCapable: "true", v1alpha1.AnnotationSnapshotLinkage: "chain", v1alpha1.AnnotationDriverCalls: "ValidateVolume,SetOwner",
+		"example.com/kept": "x",
+	})
+
+	// The next sidecar has nothing to write.
+	s.must(sidecar.Restart(s.ctx))
+	s.offer()
+	s.transferred()
+	if again := must[*storagev1.CSIDriver](s)(drivers.Get(s.ctx, d.Name, metav1.GetOptions{})); again.ResourceVersion != shown.ResourceVersion {
+		s.Errorf("the CSIDriver was written again: %v", again.Annotations)
+	}
+
+	silent := s.vendor(cluster.DriverOptions{Flags: []string{"--snapshot-linkage=unset"}})
+	s.sidecarOf(silent)
+	s.shows(silent.Name, map[string]string{v1alpha1.AnnotationCapable: "false"})
+}
+
+// shows waits until a CSIDriver has these annotations, and no other of ours.
+func (s *scene) shows(name string, annotations map[string]string) *storagev1.CSIDriver {
+	s.Helper()
+	return must[*storagev1.CSIDriver](s)(cluster.Wait(s.ctx, s.Cluster, cluster.CSIDrivers, "", name, func(d *storagev1.CSIDriver) bool {
+		shown := maps.Clone(d.Annotations)
+		maps.DeleteFunc(shown, func(key, _ string) bool {
+			return annotations[key] == "" && !strings.HasPrefix(key, v1alpha1.GroupName)
+		})
+		return maps.Equal(shown, annotations)
+	}))
 }

@@ -12,12 +12,25 @@ const (
 
 	// AnnotationSnapshotLinkage on a StorageClass (none, snapshots or chain)
 	// overrides what the driver advertises. In a driver's
-	// GetPluginInfoResponse.manifest the same key is the capability flag.
+	// GetPluginInfoResponse.manifest the same key is the capability flag. On a
+	// CSIDriver it is written by the sidecar: what the driver advertises, absent
+	// where it advertises nothing.
 	AnnotationSnapshotLinkage = GroupName + "/snapshot-linkage"
 )
 
 // Keys that only the sidecar writes.
 const (
+	// AnnotationCapable on a CSIDriver is "true" where the driver advertises that
+	// its volumes can be transferred, and "false" where only a StorageClass can
+	// vouch for them. It is absent where no sidecar has run.
+	AnnotationCapable = GroupName + "/capable"
+
+	// AnnotationDriverCalls on a CSIDriver lists the calls of the transfer service
+	// that the driver offers, comma-separated: ValidateVolume, SetOwner. With the
+	// former the driver has the last word on each volume. It is absent where it
+	// offers none.
+	AnnotationDriverCalls = GroupName + "/driver-calls"
+
 	// LabelInFlight on a PersistentVolume says that a transfer owns the volume at
 	// the moment. Its value is the name of the CSI driver, so that each sidecar
 	// watches only its own.
