@@ -170,10 +170,8 @@ func (r *reader) groups(ctx context.Context, s *surroundings, e extent) error {
 		if g.Spec.Source.Selector == nil || g.Status != nil && ptr.Deref(g.Status.ReadyToUse, false) {
 			continue
 		}
-		selector, err := metav1.LabelSelectorAsSelector(g.Spec.Source.Selector)
-		if err != nil {
-			continue // the group controller cannot make it either
-		}
+		// The group controller looks at matchLabels alone.
+		selector := labels.SelectorFromSet(g.Spec.Source.Selector.MatchLabels)
 		s.groups = append(s.groups, openGroup{protocol.Snapshot{Kind: "VolumeGroupSnapshot", Namespace: g.Namespace, Name: g.Name}, selector})
 	}
 	return nil
