@@ -120,6 +120,30 @@ func TestC3_OwnerRefused(t *testing.T) {
 	s.arrived(before)
 }
 
+// TestC3_HangingDriverDelaysNoOther: a driver that does not answer for one volume
+// holds up the transfer of that one, even with a single worker.
+func TestC3_HangingDriverDelaysNoOther(t *testing.T) {
+	for _, call := range []string{"ValidateVolume", "SetOwner"} {
+		t.Run(call, func(t *testing.T) {
+			s := newScene(t)
+			d := s.vendor(cluster.DriverOptions{Flags: []string{"--transfer-service", "--fault=" + call + ":hang:times=1"}})
+			s.sidecarOf(d, "--timeout=5m", "--worker-threads=1")
+			s.offer()
+			if call == "SetOwner" {
+				s.waitVolume(s.moving, parked)
+			}
+			for range 3 {
+				other := s.another()
+				other.offer()
+				other.transferred()
+			}
+			if claim := must[*corev1.PersistentVolumeClaim](s)(s.claims(s.receiver).Get(s.ctx, "data", metav1.GetOptions{})); claim.Spec.VolumeName != "" {
+				t.Error("the driver was not waited for")
+			}
+		})
+	}
+}
+
 // TestR20_CSIDriverShowsWhatTheDriverCan: an administrator sees it there, as the
 // driver says now, and nothing else on the object changes.
 func TestR20_CSIDriverShowsWhatTheDriverCan(t *testing.T) {

@@ -149,7 +149,7 @@ var refusals = []refusal{
 			s.sidecarOf(s.vendor(cluster.DriverOptions{Snapshotter: true}))
 			s.must(s.own.Snapshotter.Pause())
 			s.source()
-			s.snapshot("backup")
+			s.snapshot("backup", "data")
 			s.receive()
 		},
 		says:   []string{"VolumeSnapshot {giver}/backup is still being made"},
@@ -391,8 +391,8 @@ spec: {source: {selector: {matchLabels: {app: db}}}}
 		arrange: func(s *scene) {
 			s.sidecarOf(s.vendor(cluster.DriverOptions{Snapshotter: true, Flags: []string{"--snapshot-linkage=snapshots"}}))
 			s.source()
-			s.snapshot("backup")
-			s.waitSnapshot("backup")
+			s.snapshot("backup", "data")
+			s.waitReady(cluster.Snapshots, s.giver, "backup")
 			s.receive()
 		},
 		says:   []string{"PersistentVolume {volume}", "VolumeSnapshot {giver}/backup"},
@@ -415,8 +415,8 @@ spec: {source: {selector: {matchLabels: {app: db}}}}
 			// The administrator is wrong: the driver has the last word.
 			s.annotateClass(v1alpha1.AnnotationSnapshotLinkage, "none")
 			s.source()
-			s.snapshot("backup")
-			s.waitSnapshot("backup")
+			s.snapshot("backup", "data")
+			s.waitReady(cluster.Snapshots, s.giver, "backup")
 			s.receive()
 		},
 		says: []string{"driver {driver} refuses PersistentVolume {volume}", "snapshot", "depends on the volume; delete it"},
@@ -640,39 +640,4 @@ func (s *scene) applyVolume(spec *corev1ac.PersistentVolumeSpecApplyConfiguratio
 	must[*corev1.PersistentVolume](s)(s.Client.CoreV1().PersistentVolumes().Apply(s.ctx,
 		corev1ac.PersistentVolume(s.moving).WithLabels(map[string]string{"team": "a"}).WithSpec(spec),
 		metav1.ApplyOptions{FieldManager: "gitops", Force: true}))
-}
-
-// snapshot begins a snapshot of the claim data.
-func (s *scene) snapshot(name string) {
-	s.Helper()
-	s.must(s.Apply(s.ctx, fmt.Sprintf(`
-apiVersion: snapshot.storage.k8s.io/v1
-kind: VolumeSnapshotClass
-metadata: {name: %[1]s}
-driver: %[2]s
-deletionPolicy: Delete
----
-apiVersion: snapshot.storage.k8s.io/v1
-kind: VolumeSnapshot
-metadata: {namespace: %[3]s, name: %[4]s}
-spec:
-  volumeSnapshotClassName: %[1]s
-  source: {persistentVolumeClaimName: data}
-`, s.class, s.driverName(), s.giver, name)))
-}
-
-func (s *scene) deleteSnapshot() {
-	s.Helper()
-	s.must(s.Dynamic.Resource(cluster.Snapshots).Namespace(s.giver).Delete(s.ctx, "backup", metav1.DeleteOptions{}))
-}
-
-// waitSnapshot waits until a snapshot is ready.
-func (s *scene) waitSnapshot(name string) {
-	s.Helper()
-	type snapshot struct {
-		Status struct {
-			ReadyToUse bool `json:"readyToUse"`
-		} `json:"status"`
-	}
-	must[*snapshot](s)(cluster.Wait(s.ctx, s.Cluster, cluster.Snapshots, s.giver, name, func(v *snapshot) bool { return v.Status.ReadyToUse }))
 }

@@ -143,7 +143,8 @@ func (s *scene) approvals() typedv1alpha1.NamespaceTransferApprovalInterface {
 }
 
 // vendor brings a driver of the test's own, with a class that new claims use.
-// They end with the test. Its sidecar is started by sidecarOf.
+// They end with the test. Its sidecar is started by sidecarOf. One with a
+// Snapshotter has snapshot classes of the same name.
 func (s *scene) vendor(options cluster.DriverOptions) *cluster.Driver {
 	s.Helper()
 	options.Name = fmt.Sprintf("mock-%d.example.com", scenes.Add(1))
@@ -157,6 +158,9 @@ func (s *scene) vendor(options cluster.DriverOptions) *cluster.Driver {
 	})
 	s.own = d
 	s.newClass()
+	if options.Snapshotter {
+		s.snapshotClasses()
+	}
 	return d
 }
 
