@@ -32,6 +32,10 @@ const SpecLabel = "csi-transfer"
 // that name. It may be changed before the specs run.
 var Timeout = 15 * time.Second
 
+// Secrets are sent with calls to the transfer service. They may be changed before
+// the specs run.
+var Secrets map[string]string
+
 var _ = sanity.DescribeSanity("Transfer", func(sc *sanity.TestContext) {
 	Context("contract", Label(SpecLabel), func() {
 		s := &suite{sc: sc}

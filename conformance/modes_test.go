@@ -66,12 +66,13 @@ func TestModes(t *testing.T) {
 			address := serve(t, tempDir(t), mock.Config{
 				Linkage:         m.linkage,
 				TransferService: m.service,
+				TransferToken:   "s3cret",
 				AttachRequired:  m.attach,
 				Topology:        true,
 				MaxVolumes:      3,
 			})
 			_, report := conform(t, address, "--csi-sanity", "--access-type="+m.accessType, "--node-attach-limit",
-				"--volume-mutable-parameters=testdata/mutable-parameters.yaml")
+				"--volume-mutable-parameters=testdata/mutable-parameters.yaml", "--transfer-secrets=testdata/transfer-secrets.yaml")
 
 			var skipped []string
 			for _, spec := range report.SpecReports {

@@ -226,7 +226,7 @@ func (s *suite) find(v *csi.Volume) error {
 func onItsWay(v *csi.Volume, from, to driver.Owner) driver.Volume {
 	return driver.Volume{
 		ID: v.GetVolumeId(), Context: v.GetVolumeContext(), From: from, To: to,
-		TransferID: types.UID(strings.ToLower(sanity.PseudoUUID())),
+		TransferID: types.UID(strings.ToLower(sanity.PseudoUUID())), Secrets: Secrets,
 	}
 }
 

@@ -23,11 +23,11 @@ type request struct {
 }
 
 func (r request) validate() *transferpb.ValidateVolumeRequest {
-	return &transferpb.ValidateVolumeRequest{VolumeId: r.volumeID, From: r.from, To: r.to, TransferId: r.transferID}
+	return &transferpb.ValidateVolumeRequest{VolumeId: r.volumeID, From: r.from, To: r.to, TransferId: r.transferID, Secrets: Secrets}
 }
 
 func (r request) setOwner() *transferpb.SetOwnerRequest {
-	return &transferpb.SetOwnerRequest{VolumeId: r.volumeID, From: r.from, To: r.to, TransferId: r.transferID}
+	return &transferpb.SetOwnerRequest{VolumeId: r.volumeID, From: r.from, To: r.to, TransferId: r.transferID, Secrets: Secrets}
 }
 
 func (s *suite) request(volumeID string) request {

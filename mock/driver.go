@@ -65,6 +65,10 @@ type Config struct {
 	// TransferService serves the gRPC service of package transferpb.
 	TransferService bool
 
+	// TransferToken, where set, must be in the secrets of calls to that service, as
+	// "token".
+	TransferToken string
+
 	// AttachRequired: a volume must be published to a node by the controller
 	// before it can be staged there.
 	AttachRequired bool

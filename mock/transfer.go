@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"k8s.io/klog/v2"
 
 	"github.com/csi-transfer/csi-transfer/pkg/driver"
@@ -111,6 +113,7 @@ func (s *transferServer) transferred(request interface {
 	GetFrom() *transferpb.Owner
 	GetTo() *transferpb.Owner
 	GetTransferId() string
+	GetSecrets() map[string]string
 }) (*volume, error) {
 	for side, owner := range map[string]*transferpb.Owner{"from": request.GetFrom(), "to": request.GetTo()} {
 		if owner.GetNamespace() == "" || owner.GetName() == "" || owner.GetUid() == "" {
@@ -119,6 +122,9 @@ func (s *transferServer) transferred(request interface {
 	}
 	if request.GetTransferId() == "" {
 		return nil, invalid("volume %q: no transfer ID is given", request.GetVolumeId())
+	}
+	if token := s.driver.config.TransferToken; token != "" && request.GetSecrets()["token"] != token {
+		return nil, status.Errorf(codes.Unauthenticated, "volume %q: the secrets lack the right token", request.GetVolumeId())
 	}
 	return s.driver.volume(request.GetVolumeId())
 }

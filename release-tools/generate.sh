@@ -40,7 +40,8 @@ informer-gen --go-header-file "$header" \
   --listers-package "$client/listers" \
   "./$api"
 
-buf generate --config release-tools/buf.yaml --template release-tools/buf.gen.yaml
+release-tools/protos.sh
+buf generate --path pkg --config release-tools/buf.yaml --template release-tools/buf.gen.yaml
 
 chmod -R a+rX "$out"
 rm -rf pkg/client deploy/kubernetes/crds

@@ -8,5 +8,6 @@
 source "$(dirname "$0")/common.sh"
 
 in_modules on_packages staticcheck
+release-tools/protos.sh
 buf lint --config release-tools/buf.yaml
 echo "verify-lint: ok"

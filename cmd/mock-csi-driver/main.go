@@ -46,6 +46,7 @@ func run() error {
 	flag.StringVar(&config.DriverName, "driver-name", mock.DefaultDriverName, "Name of the CSI driver.")
 	flag.StringVar(&config.NodeID, "node-id", hostname, "Node to mount volumes on. Empty: serve no Node service.")
 	flag.BoolVar(&config.TransferService, "transfer-service", false, "Serve the gRPC service for transfers.")
+	flag.StringVar(&config.TransferToken, "transfer-token", "", `What calls to that service must have in their secrets as "token". Empty: they need none.`)
 	flag.BoolVar(&config.AttachRequired, "attach-required", false, "Volumes must be attached to a node before they can be staged there.")
 	flag.BoolVar(&config.Topology, "topology", false, "Each volume is accessible from one node only.")
 	flag.Int64Var(&config.MaxVolumes, "max-volumes", 0, "How many volumes can be attached to the node. 0: any number.")

@@ -88,6 +88,10 @@ type Volume struct {
 
 	// TransferID is the UID of the NamespaceTransferRequest.
 	TransferID types.UID
+
+	// Secrets are those of the Secret that the volume's StorageClass names for
+	// transfers, if it does.
+	Secrets map[string]string
 }
 
 // Driver is a connected CSI driver. Its methods may be called concurrently.
@@ -183,6 +187,7 @@ func (d *Driver) SetOwner(ctx context.Context, volume Volume) error {
 		From:          volume.From.proto(),
 		To:            volume.To.proto(),
 		TransferId:    string(volume.TransferID),
+		Secrets:       volume.Secrets,
 	})
 	if status.Code(err) == codes.Unimplemented {
 		return nil

@@ -69,6 +69,7 @@ func (d *Driver) Validate(ctx context.Context, volume Volume) (Verdict, error) {
 		From:          volume.From.proto(),
 		To:            volume.To.proto(),
 		TransferId:    string(volume.TransferID),
+		Secrets:       volume.Secrets,
 	})
 	if err != nil {
 		return Verdict{}, volumeError("validating", volume.ID, err)

@@ -19,8 +19,9 @@ import (
 // asker talks to the driver in goroutines of its own: a driver that hangs on
 // one volume holds up the transfer of that volume and no other.
 type asker struct {
-	driver caller
-	rest   time.Duration
+	driver  caller
+	secrets secretsReader
+	rest    time.Duration
 	// answered is called when an answer for a transfer is there.
 	answered func(types.NamespacedName)
 
@@ -56,8 +57,8 @@ type owner struct {
 }
 
 // newAsker makes an asker that lets a driver rest for a while after a failure.
-func newAsker(d caller, rest time.Duration, answered func(types.NamespacedName)) *asker {
-	return &asker{driver: d, rest: rest, answered: answered, verdicts: map[types.NamespacedName]*verdict{}, owners: map[types.NamespacedName]*owner{}}
+func newAsker(d caller, secrets secretsReader, rest time.Duration, answered func(types.NamespacedName)) *asker {
+	return &asker{driver: d, secrets: secrets, rest: rest, answered: answered, verdicts: map[types.NamespacedName]*verdict{}, owners: map[types.NamespacedName]*owner{}}
 }
 
 // volume asks what the driver says of a volume that is to go from one owner to
@@ -84,7 +85,10 @@ func (a *asker) volume(ctx context.Context, key types.NamespacedName, pv *corev1
 	a.verdicts[key] = v
 	go func() {
 		if info.Validate {
-			v.verdict, v.err = a.driver.Validate(ctx, driverVolume(pv, from, to, transfer))
+			var volume driver.Volume
+			if volume, v.err = a.volumeFor(ctx, pv, from, to, transfer); v.err == nil {
+				v.verdict, v.err = a.driver.Validate(ctx, volume)
+			}
 		}
 		if v.err == nil && snapshots {
 			v.snapshots, _, v.err = a.driver.Snapshots(ctx, pv.Spec.CSI.VolumeHandle)
@@ -108,7 +112,10 @@ func (a *asker) setOwner(ctx context.Context, key types.NamespacedName, s *proto
 	o := &owner{ref: s.To}
 	a.owners[key] = o
 	go func() {
-		err := a.driver.SetOwner(ctx, driverVolume(s.Volume, s.From, s.To, s.Transfer))
+		volume, err := a.volumeFor(ctx, s.Volume, s.From, s.To, s.Transfer)
+		if err == nil {
+			err = a.driver.SetOwner(ctx, volume)
+		}
 		a.mu.Lock()
 		o.ready, o.err, o.retry = true, err, time.Now().Add(a.rest)
 		a.mu.Unlock()
@@ -141,7 +148,12 @@ func (a *asker) forget(key types.NamespacedName) {
 	delete(a.owners, key)
 }
 
-func driverVolume(pv *corev1.PersistentVolume, from, to, transfer protocol.Ref) driver.Volume {
+// volumeFor is what a call for one volume takes.
+func (a *asker) volumeFor(ctx context.Context, pv *corev1.PersistentVolume, from, to, transfer protocol.Ref) (driver.Volume, error) {
+	secrets, err := a.secrets(ctx, pv)
+	if err != nil {
+		return driver.Volume{}, err
+	}
 	owner := func(r protocol.Ref) driver.Owner {
 		return driver.Owner{Namespace: r.Namespace, Name: r.Name, UID: r.UID}
 	}
@@ -151,5 +163,6 @@ func driverVolume(pv *corev1.PersistentVolume, from, to, transfer protocol.Ref) 
 		From:       owner(from),
 		To:         owner(to),
 		TransferID: transfer.UID,
-	}
+		Secrets:    secrets,
+	}, nil
 }

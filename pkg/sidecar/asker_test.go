@@ -53,6 +53,10 @@ func (a *answers) SetOwner(_ context.Context, v driver.Volume) error {
 	return a.setOwner()
 }
 
+func (a *answers) secrets(context.Context, *corev1.PersistentVolume) (map[string]string, error) {
+	return nil, nil
+}
+
 func confirmed() (driver.Verdict, error) { return driver.Verdict{Confirmed: true}, nil }
 
 func volumeOf(handle, version string) *corev1.PersistentVolume {
@@ -71,7 +75,7 @@ var (
 func newTestAsker(d *answers) (a *asker, woken func() []types.NamespacedName) {
 	var mu sync.Mutex
 	var all []types.NamespacedName
-	a = newAsker(d, time.Minute, func(key types.NamespacedName) {
+	a = newAsker(d, d.secrets, time.Minute, func(key types.NamespacedName) {
 		mu.Lock()
 		defer mu.Unlock()
 		all = append(all, key)

@@ -129,7 +129,7 @@ func New(c Config) *Controller {
 	}
 	r := &reader{Clients: c.Clients, driver: settings.Driver.Name, attaches: k.attaches}
 	k.surroundings, k.handles = newBatch(r.read), newBatch(r.handles)
-	k.asker = newAsker(c.Driver, settings.PollInterval, k.queue.Add)
+	k.asker = newAsker(c.Driver, k.secretsOf, settings.PollInterval, k.queue.Add)
 	k.watches = newWatches(k.open, k.queue.Add)
 	k.requests.informer = informer(c.Transfer.RESTClient(), "namespacetransferrequests", "", &v1alpha1.NamespaceTransferRequest{}, c.Resync, cache.Indexers{indexBySource: indexer(sourceOf)}, nil)
 	k.approvals.informer = informer(c.Transfer.RESTClient(), "namespacetransferapprovals", "", &v1alpha1.NamespaceTransferApproval{}, 0, cache.Indexers{indexBySource: indexer(givenBy)}, nil)

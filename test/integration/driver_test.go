@@ -4,7 +4,11 @@
 package integration
 
 import (
+	"bytes"
+	"fmt"
 	"maps"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -118,6 +122,63 @@ func TestC3_OwnerRefused(t *testing.T) {
 	s.contains(s.told(s.giver, "PersistentVolumeClaim", "data", "TransferRolledBack"), "driver {driver} refuses {receiver}/data as the owner", "{volume}", "SetOwner")
 	s.transferred() // when the driver is asked again
 	s.arrived(before)
+}
+
+// TestC3_Secrets: the driver gets the Secret that the class names, once an
+// administrator lets the sidecar read it, and no log has it.
+func TestC3_Secrets(t *testing.T) {
+	const token = "not-for-any-log"
+	s := newScene(t)
+	d := s.vendor(cluster.DriverOptions{Flags: []string{"--transfer-service", "--transfer-token=" + token, "--v=5"}})
+	s.annotateClass(v1alpha1.AnnotationSecretName, "backend")
+	s.annotateClass(v1alpha1.AnnotationSecretNamespace, "csi-mock")
+	// An account of its own: all others get by with what is shipped.
+	account := d.Name
+	s.must(s.Apply(s.ctx, fmt.Sprintf(`
+apiVersion: v1
+kind: Secret
+metadata: {name: backend, namespace: csi-mock}
+stringData: {token: %[2]s}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: %[1]s, namespace: csi-mock}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: %[1]s}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: csi-transfer-runner}
+subjects: [{kind: ServiceAccount, name: %[1]s, namespace: csi-mock}]
+`, account, token)))
+	sidecar := must[*cluster.Process](s)(s.StartSidecar(s.ctx, cluster.SidecarOptions{
+		Name: "csi-transfer-" + d.Name, Address: d.Address,
+		Kubeconfig: must[string](s)(s.ServiceAccountKubeconfig(s.ctx, "csi-mock", account)),
+		Flags:      append(slices.Clone(sidecarFlags), "--v=5"),
+	}))
+	s.Cleanup(sidecar.Kill)
+
+	source := s.offer()
+	before := s.volume(source.Spec.VolumeName)
+	s.contains(s.refused(protocol.ReasonDriverUnavailable), "Secret csi-mock/backend", "StorageClass {class}", "cannot get resource")
+	s.must(s.Apply(s.ctx, fmt.Sprintf(`
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: %[1]s, namespace: csi-mock}
+rules: [{apiGroups: [""], resources: [secrets], resourceNames: [backend], verbs: [get]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: %[1]s, namespace: csi-mock}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: %[1]s}
+subjects: [{kind: ServiceAccount, name: %[1]s, namespace: csi-mock}]
+`, account)))
+	s.transferred()
+	s.arrived(before)
+	for _, p := range []*cluster.Process{sidecar, d.Process} {
+		if log := must[[]byte](s)(os.ReadFile(p.Log)); !bytes.Contains(log, []byte("stripped")) || bytes.Contains(log, []byte(token)) {
+			s.Errorf("%s has logged the secret, or no call", p.Name)
+		}
+	}
 }
 
 // TestC3_HangingDriverDelaysNoOther: a driver that does not answer for one volume

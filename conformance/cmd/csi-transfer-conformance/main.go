@@ -18,6 +18,7 @@ import (
 	"github.com/onsi/ginkgo/v2/formatter"
 	"github.com/onsi/gomega"
 	"k8s.io/klog/v2"
+	"sigs.k8s.io/yaml"
 
 	"github.com/csi-transfer/csi-transfer/conformance"
 )
@@ -45,6 +46,7 @@ func run() (passed bool, err error) {
 	flag.StringVar(&config.TestVolumeMutableParametersFile, "volume-mutable-parameters", "", "YAML file of mutable parameters for ControllerModifyVolume.")
 	flag.StringVar(&config.TestSnapshotParametersFile, "snapshot-parameters", "", "YAML file of parameters for CreateSnapshot.")
 	flag.StringVar(&config.SecretsFile, "secrets", "", "YAML file of secrets, in csi-sanity's format.")
+	transferSecrets := flag.String("transfer-secrets", "", "YAML file of a map with the secrets for the transfer service.")
 	flag.BoolVar(&config.TestNodeVolumeAttachLimit, "node-attach-limit", false, "With --csi-sanity: test the node's limit of attached volumes.")
 	dir := flag.String("mount-dir", "", "Directory, which the driver sees under the same path, to mount volumes below. Empty: a temporary one.")
 	flag.Parse()
@@ -53,6 +55,15 @@ func run() (passed bool, err error) {
 	}
 	if config.TestVolumeAccessType != "mount" && config.TestVolumeAccessType != "block" {
 		return false, fmt.Errorf("--access-type is %q, neither mount nor block", config.TestVolumeAccessType)
+	}
+	if *transferSecrets != "" {
+		content, err := os.ReadFile(*transferSecrets)
+		if err != nil {
+			return false, err
+		}
+		if err := yaml.UnmarshalStrict(content, &conformance.Secrets); err != nil {
+			return false, fmt.Errorf("reading --transfer-secrets %s: %w", *transferSecrets, err)
+		}
 	}
 	if *dir == "" {
 		if *dir, err = os.MkdirTemp("", "csi-transfer-conformance"); err != nil {

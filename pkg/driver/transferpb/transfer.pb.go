@@ -22,6 +22,7 @@
 package transferpb
 
 import (
+	_ "github.com/container-storage-interface/spec/lib/go/csi"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
@@ -391,7 +392,11 @@ type ValidateVolumeRequest struct {
 	To *Owner `protobuf:"bytes,4,opt,name=to,proto3" json:"to,omitempty"`
 	// Identifies the transfer: the same in every call for one transfer, and no
 	// two transfers ever have the same. This field is REQUIRED.
-	TransferId    string `protobuf:"bytes,5,opt,name=transfer_id,json=transferId,proto3" json:"transfer_id,omitempty"`
+	TransferId string `protobuf:"bytes,5,opt,name=transfer_id,json=transferId,proto3" json:"transfer_id,omitempty"`
+	// Secrets that the Plugin needs to complete the request, from the Secret that
+	// the volume's StorageClass names. This field is OPTIONAL. Refer to the CSI
+	// specification's Secrets Requirements section on how to use this field.
+	Secrets       map[string]string `protobuf:"bytes,6,rep,name=secrets,proto3" json:"secrets,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -459,6 +464,13 @@ func (x *ValidateVolumeRequest) GetTransferId() string {
 		return x.TransferId
 	}
 	return ""
+}
+
+func (x *ValidateVolumeRequest) GetSecrets() map[string]string {
+	if x != nil {
+		return x.Secrets
+	}
+	return nil
 }
 
 // The Plugin either confirms the volume, or names what blocks it, or does
@@ -604,7 +616,9 @@ type SetOwnerRequest struct {
 	// The owner from now on. This field is REQUIRED.
 	To *Owner `protobuf:"bytes,4,opt,name=to,proto3" json:"to,omitempty"`
 	// See ValidateVolumeRequest.transfer_id. This field is REQUIRED.
-	TransferId    string `protobuf:"bytes,5,opt,name=transfer_id,json=transferId,proto3" json:"transfer_id,omitempty"`
+	TransferId string `protobuf:"bytes,5,opt,name=transfer_id,json=transferId,proto3" json:"transfer_id,omitempty"`
+	// See ValidateVolumeRequest.secrets. This field is OPTIONAL.
+	Secrets       map[string]string `protobuf:"bytes,6,rep,name=secrets,proto3" json:"secrets,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -674,6 +688,13 @@ func (x *SetOwnerRequest) GetTransferId() string {
 	return ""
 }
 
+func (x *SetOwnerRequest) GetSecrets() map[string]string {
+	if x != nil {
+		return x.Secrets
+	}
+	return nil
+}
+
 type SetOwnerResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -714,7 +735,7 @@ var File_pkg_driver_transferpb_transfer_proto protoreflect.FileDescriptor
 
 const file_pkg_driver_transferpb_transfer_proto_rawDesc = "" +
 	"\n" +
-	"$pkg/driver/transferpb/transfer.proto\x12\x15transfer.csi.v1alpha1\"\x18\n" +
+	"$pkg/driver/transferpb/transfer.proto\x12\x15transfer.csi.v1alpha1\x1a5github.com/container-storage-interface/spec/csi.proto\"\x18\n" +
 	"\x16GetCapabilitiesRequest\"\xb3\x01\n" +
 	"\x17GetCapabilitiesResponse\x12E\n" +
 	"\fcapabilities\x18\x01 \x03(\x0e2!.transfer.csi.v1alpha1.CapabilityR\fcapabilities\x12Q\n" +
@@ -722,15 +743,19 @@ const file_pkg_driver_transferpb_transfer_proto_rawDesc = "" +
 	"\x05Owner\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
-	"\x03uid\x18\x03 \x01(\tR\x03uid\"\xdf\x02\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\"\xf5\x03\n" +
 	"\x15ValidateVolumeRequest\x12\x1b\n" +
 	"\tvolume_id\x18\x01 \x01(\tR\bvolumeId\x12f\n" +
 	"\x0evolume_context\x18\x02 \x03(\v2?.transfer.csi.v1alpha1.ValidateVolumeRequest.VolumeContextEntryR\rvolumeContext\x120\n" +
 	"\x04from\x18\x03 \x01(\v2\x1c.transfer.csi.v1alpha1.OwnerR\x04from\x12,\n" +
 	"\x02to\x18\x04 \x01(\v2\x1c.transfer.csi.v1alpha1.OwnerR\x02to\x12\x1f\n" +
 	"\vtransfer_id\x18\x05 \x01(\tR\n" +
-	"transferId\x1a@\n" +
+	"transferId\x12X\n" +
+	"\asecrets\x18\x06 \x03(\v29.transfer.csi.v1alpha1.ValidateVolumeRequest.SecretsEntryB\x03\x98B\x01R\asecrets\x1a@\n" +
 	"\x12VolumeContextEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
+	"\fSecretsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"r\n" +
 	"\x16ValidateVolumeResponse\x12\x1c\n" +
@@ -747,15 +772,19 @@ const file_pkg_driver_transferpb_transfer_proto_rawDesc = "" +
 	"\rTYPE_ANCESTOR\x10\x03\x12\x12\n" +
 	"\x0eTYPE_PUBLISHED\x10\x04\x12\x12\n" +
 	"\x0eTYPE_HYDRATING\x10\x05\x12\x15\n" +
-	"\x11TYPE_TENANT_BOUND\x10\x06\"\xd3\x02\n" +
+	"\x11TYPE_TENANT_BOUND\x10\x06\"\xe3\x03\n" +
 	"\x0fSetOwnerRequest\x12\x1b\n" +
 	"\tvolume_id\x18\x01 \x01(\tR\bvolumeId\x12`\n" +
 	"\x0evolume_context\x18\x02 \x03(\v29.transfer.csi.v1alpha1.SetOwnerRequest.VolumeContextEntryR\rvolumeContext\x120\n" +
 	"\x04from\x18\x03 \x01(\v2\x1c.transfer.csi.v1alpha1.OwnerR\x04from\x12,\n" +
 	"\x02to\x18\x04 \x01(\v2\x1c.transfer.csi.v1alpha1.OwnerR\x02to\x12\x1f\n" +
 	"\vtransfer_id\x18\x05 \x01(\tR\n" +
-	"transferId\x1a@\n" +
+	"transferId\x12R\n" +
+	"\asecrets\x18\x06 \x03(\v23.transfer.csi.v1alpha1.SetOwnerRequest.SecretsEntryB\x03\x98B\x01R\asecrets\x1a@\n" +
 	"\x12VolumeContextEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
+	"\fSecretsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x12\n" +
 	"\x10SetOwnerResponse*b\n" +
@@ -787,7 +816,7 @@ func file_pkg_driver_transferpb_transfer_proto_rawDescGZIP() []byte {
 }
 
 var file_pkg_driver_transferpb_transfer_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_pkg_driver_transferpb_transfer_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_pkg_driver_transferpb_transfer_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_pkg_driver_transferpb_transfer_proto_goTypes = []any{
 	(Capability)(0),                 // 0: transfer.csi.v1alpha1.Capability
 	(SnapshotLinkage)(0),            // 1: transfer.csi.v1alpha1.SnapshotLinkage
@@ -801,7 +830,9 @@ var file_pkg_driver_transferpb_transfer_proto_goTypes = []any{
 	(*SetOwnerRequest)(nil),         // 9: transfer.csi.v1alpha1.SetOwnerRequest
 	(*SetOwnerResponse)(nil),        // 10: transfer.csi.v1alpha1.SetOwnerResponse
 	nil,                             // 11: transfer.csi.v1alpha1.ValidateVolumeRequest.VolumeContextEntry
-	nil,                             // 12: transfer.csi.v1alpha1.SetOwnerRequest.VolumeContextEntry
+	nil,                             // 12: transfer.csi.v1alpha1.ValidateVolumeRequest.SecretsEntry
+	nil,                             // 13: transfer.csi.v1alpha1.SetOwnerRequest.VolumeContextEntry
+	nil,                             // 14: transfer.csi.v1alpha1.SetOwnerRequest.SecretsEntry
 }
 var file_pkg_driver_transferpb_transfer_proto_depIdxs = []int32{
 	0,  // 0: transfer.csi.v1alpha1.GetCapabilitiesResponse.capabilities:type_name -> transfer.csi.v1alpha1.Capability
@@ -809,22 +840,24 @@ var file_pkg_driver_transferpb_transfer_proto_depIdxs = []int32{
 	11, // 2: transfer.csi.v1alpha1.ValidateVolumeRequest.volume_context:type_name -> transfer.csi.v1alpha1.ValidateVolumeRequest.VolumeContextEntry
 	5,  // 3: transfer.csi.v1alpha1.ValidateVolumeRequest.from:type_name -> transfer.csi.v1alpha1.Owner
 	5,  // 4: transfer.csi.v1alpha1.ValidateVolumeRequest.to:type_name -> transfer.csi.v1alpha1.Owner
-	8,  // 5: transfer.csi.v1alpha1.ValidateVolumeResponse.blockers:type_name -> transfer.csi.v1alpha1.Blocker
-	2,  // 6: transfer.csi.v1alpha1.Blocker.type:type_name -> transfer.csi.v1alpha1.Blocker.Type
-	12, // 7: transfer.csi.v1alpha1.SetOwnerRequest.volume_context:type_name -> transfer.csi.v1alpha1.SetOwnerRequest.VolumeContextEntry
-	5,  // 8: transfer.csi.v1alpha1.SetOwnerRequest.from:type_name -> transfer.csi.v1alpha1.Owner
-	5,  // 9: transfer.csi.v1alpha1.SetOwnerRequest.to:type_name -> transfer.csi.v1alpha1.Owner
-	3,  // 10: transfer.csi.v1alpha1.Transfer.GetCapabilities:input_type -> transfer.csi.v1alpha1.GetCapabilitiesRequest
-	6,  // 11: transfer.csi.v1alpha1.Transfer.ValidateVolume:input_type -> transfer.csi.v1alpha1.ValidateVolumeRequest
-	9,  // 12: transfer.csi.v1alpha1.Transfer.SetOwner:input_type -> transfer.csi.v1alpha1.SetOwnerRequest
-	4,  // 13: transfer.csi.v1alpha1.Transfer.GetCapabilities:output_type -> transfer.csi.v1alpha1.GetCapabilitiesResponse
-	7,  // 14: transfer.csi.v1alpha1.Transfer.ValidateVolume:output_type -> transfer.csi.v1alpha1.ValidateVolumeResponse
-	10, // 15: transfer.csi.v1alpha1.Transfer.SetOwner:output_type -> transfer.csi.v1alpha1.SetOwnerResponse
-	13, // [13:16] is the sub-list for method output_type
-	10, // [10:13] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	12, // 5: transfer.csi.v1alpha1.ValidateVolumeRequest.secrets:type_name -> transfer.csi.v1alpha1.ValidateVolumeRequest.SecretsEntry
+	8,  // 6: transfer.csi.v1alpha1.ValidateVolumeResponse.blockers:type_name -> transfer.csi.v1alpha1.Blocker
+	2,  // 7: transfer.csi.v1alpha1.Blocker.type:type_name -> transfer.csi.v1alpha1.Blocker.Type
+	13, // 8: transfer.csi.v1alpha1.SetOwnerRequest.volume_context:type_name -> transfer.csi.v1alpha1.SetOwnerRequest.VolumeContextEntry
+	5,  // 9: transfer.csi.v1alpha1.SetOwnerRequest.from:type_name -> transfer.csi.v1alpha1.Owner
+	5,  // 10: transfer.csi.v1alpha1.SetOwnerRequest.to:type_name -> transfer.csi.v1alpha1.Owner
+	14, // 11: transfer.csi.v1alpha1.SetOwnerRequest.secrets:type_name -> transfer.csi.v1alpha1.SetOwnerRequest.SecretsEntry
+	3,  // 12: transfer.csi.v1alpha1.Transfer.GetCapabilities:input_type -> transfer.csi.v1alpha1.GetCapabilitiesRequest
+	6,  // 13: transfer.csi.v1alpha1.Transfer.ValidateVolume:input_type -> transfer.csi.v1alpha1.ValidateVolumeRequest
+	9,  // 14: transfer.csi.v1alpha1.Transfer.SetOwner:input_type -> transfer.csi.v1alpha1.SetOwnerRequest
+	4,  // 15: transfer.csi.v1alpha1.Transfer.GetCapabilities:output_type -> transfer.csi.v1alpha1.GetCapabilitiesResponse
+	7,  // 16: transfer.csi.v1alpha1.Transfer.ValidateVolume:output_type -> transfer.csi.v1alpha1.ValidateVolumeResponse
+	10, // 17: transfer.csi.v1alpha1.Transfer.SetOwner:output_type -> transfer.csi.v1alpha1.SetOwnerResponse
+	15, // [15:18] is the sub-list for method output_type
+	12, // [12:15] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_pkg_driver_transferpb_transfer_proto_init() }
@@ -838,7 +871,7 @@ func file_pkg_driver_transferpb_transfer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pkg_driver_transferpb_transfer_proto_rawDesc), len(file_pkg_driver_transferpb_transfer_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   10,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

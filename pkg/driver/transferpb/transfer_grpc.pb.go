@@ -48,17 +48,31 @@ const (
 // ID and its data stay what they are.
 //
 // Every RPC MAY be called again with the same arguments at any time, also after
-// the CO lost the answer to an earlier call, and MUST answer again.
+// the CO lost the answer to an earlier call, and MUST answer again. A CO whose
+// process was replaced may have lost all of them.
+//
+// The CO waits for an answer for a limited time, 15 seconds unless the
+// administrator changes it. A call that takes longer has failed for the CO, and
+// MAY still be running in the Plugin. A Plugin MUST NOT let it take effect after
+// it has answered a later call for the same volume: while one is running, it
+// SHALL answer others with ABORTED, or let them wait.
 //
 // Besides those listed at each RPC, the CO understands these gRPC codes from
-// every RPC. It retries all of them with exponential back off:
+// every RPC. Only the transfer of the volume in question waits for a retry.
 //
 //   - UNIMPLEMENTED: the Plugin does not serve this RPC. From GetCapabilities it
-//     means that the Plugin does not serve this contract, and is not retried.
-//   - ABORTED: an operation on this volume is pending. (A Plugin SHOULD finish
-//     such an operation and MAY reject concurrent ones by this code.)
-//   - UNAVAILABLE: the Plugin or its backend cannot be reached for now.
-//   - DEADLINE_EXCEEDED: the Plugin did not answer in the CO's time.
+//     means that the Plugin does not serve this contract: the CO goes by the
+//     manifest alone. From an RPC whose capability the Plugin has, the CO takes it
+//     for a failure, but for SetOwner: such a Plugin is taken to keep no owners.
+//   - ABORTED: an operation on this volume is pending. The CO retries.
+//   - UNAVAILABLE, DEADLINE_EXCEEDED: the Plugin or its backend cannot be reached
+//     for now. The CO retries.
+//   - UNAUTHENTICATED, PERMISSION_DENIED: the secrets are missing or wrong. The CO
+//     retries, since they may be changed.
+//
+// The CO takes every other code for a failure of the Plugin, and retries.
+// A retry comes after 30 seconds, or earlier where something else about the
+// transfer changes.
 type TransferClient interface {
 	// GetCapabilities tells what of this contract the Plugin serves and how its
 	// volumes are linked to their snapshots. The CO calls it when it connects and
@@ -75,25 +89,34 @@ type TransferClient interface {
 	//
 	// A Plugin MUST serve it if it has the VALIDATE_VOLUME capability.
 	//
-	// - INVALID_ARGUMENT: a REQUIRED field is missing or malformed.
-	// - NOT_FOUND: no volume has this volume_id. The CO refuses the transfer.
+	//   - INVALID_ARGUMENT: a REQUIRED field is missing or malformed.
+	//   - NOT_FOUND: no volume has this volume_id. The CO does not start the
+	//     transfer, or undoes it.
 	ValidateVolume(ctx context.Context, in *ValidateVolumeRequest, opts ...grpc.CallOption) (*ValidateVolumeResponse, error)
 	// SetOwner makes `to` the owner of the volume in the Plugin's own records, for
 	// instance a tenant, an access list, or names derived from the claim. The CO
 	// calls it after the last ValidateVolume, before the new owner can use the
-	// volume. When the transfer is undone it calls it again with `from` and `to`
-	// swapped and the same transfer_id.
+	// volume.
+	//
+	// When the transfer is undone the CO calls it again with `from` and `to`
+	// swapped and the same transfer_id, whether or not the first call has reached
+	// the Plugin. It tries that once before the volume goes back to `to`, which is
+	// the first owner then, and where that fails again until it succeeds: meanwhile
+	// the first owner has the volume, and the Plugin MAY fail what it does there.
 	//
 	// It MUST be idempotent: a call for a volume that `to` already owns MUST
 	// reply 0 OK. It MUST NOT change the volume's data, volume_id or
-	// volume_context.
+	// volume_context. The Plugin SHALL NOT rely on `from`: a claim may have got the
+	// volume without a transfer, from an administrator.
 	//
 	// A Plugin MUST serve it if it has the SET_OWNER capability.
 	//
 	//   - INVALID_ARGUMENT: a REQUIRED field is missing or malformed.
 	//   - NOT_FOUND: no volume has this volume_id.
 	//   - FAILED_PRECONDITION: the volume cannot get this owner, for a reason that
-	//     the message tells. The CO undoes the transfer.
+	//     the message tells, and keeps the one it has. The CO undoes the transfer. A
+	//     Plugin MUST NOT answer this when the volume is to go back to its former
+	//     owner.
 	SetOwner(ctx context.Context, in *SetOwnerRequest, opts ...grpc.CallOption) (*SetOwnerResponse, error)
 }
 
@@ -144,17 +167,31 @@ func (c *transferClient) SetOwner(ctx context.Context, in *SetOwnerRequest, opts
 // ID and its data stay what they are.
 //
 // Every RPC MAY be called again with the same arguments at any time, also after
-// the CO lost the answer to an earlier call, and MUST answer again.
+// the CO lost the answer to an earlier call, and MUST answer again. A CO whose
+// process was replaced may have lost all of them.
+//
+// The CO waits for an answer for a limited time, 15 seconds unless the
+// administrator changes it. A call that takes longer has failed for the CO, and
+// MAY still be running in the Plugin. A Plugin MUST NOT let it take effect after
+// it has answered a later call for the same volume: while one is running, it
+// SHALL answer others with ABORTED, or let them wait.
 //
 // Besides those listed at each RPC, the CO understands these gRPC codes from
-// every RPC. It retries all of them with exponential back off:
+// every RPC. Only the transfer of the volume in question waits for a retry.
 //
 //   - UNIMPLEMENTED: the Plugin does not serve this RPC. From GetCapabilities it
-//     means that the Plugin does not serve this contract, and is not retried.
-//   - ABORTED: an operation on this volume is pending. (A Plugin SHOULD finish
-//     such an operation and MAY reject concurrent ones by this code.)
-//   - UNAVAILABLE: the Plugin or its backend cannot be reached for now.
-//   - DEADLINE_EXCEEDED: the Plugin did not answer in the CO's time.
+//     means that the Plugin does not serve this contract: the CO goes by the
+//     manifest alone. From an RPC whose capability the Plugin has, the CO takes it
+//     for a failure, but for SetOwner: such a Plugin is taken to keep no owners.
+//   - ABORTED: an operation on this volume is pending. The CO retries.
+//   - UNAVAILABLE, DEADLINE_EXCEEDED: the Plugin or its backend cannot be reached
+//     for now. The CO retries.
+//   - UNAUTHENTICATED, PERMISSION_DENIED: the secrets are missing or wrong. The CO
+//     retries, since they may be changed.
+//
+// The CO takes every other code for a failure of the Plugin, and retries.
+// A retry comes after 30 seconds, or earlier where something else about the
+// transfer changes.
 type TransferServer interface {
 	// GetCapabilities tells what of this contract the Plugin serves and how its
 	// volumes are linked to their snapshots. The CO calls it when it connects and
@@ -171,25 +208,34 @@ type TransferServer interface {
 	//
 	// A Plugin MUST serve it if it has the VALIDATE_VOLUME capability.
 	//
-	// - INVALID_ARGUMENT: a REQUIRED field is missing or malformed.
-	// - NOT_FOUND: no volume has this volume_id. The CO refuses the transfer.
+	//   - INVALID_ARGUMENT: a REQUIRED field is missing or malformed.
+	//   - NOT_FOUND: no volume has this volume_id. The CO does not start the
+	//     transfer, or undoes it.
 	ValidateVolume(context.Context, *ValidateVolumeRequest) (*ValidateVolumeResponse, error)
 	// SetOwner makes `to` the owner of the volume in the Plugin's own records, for
 	// instance a tenant, an access list, or names derived from the claim. The CO
 	// calls it after the last ValidateVolume, before the new owner can use the
-	// volume. When the transfer is undone it calls it again with `from` and `to`
-	// swapped and the same transfer_id.
+	// volume.
+	//
+	// When the transfer is undone the CO calls it again with `from` and `to`
+	// swapped and the same transfer_id, whether or not the first call has reached
+	// the Plugin. It tries that once before the volume goes back to `to`, which is
+	// the first owner then, and where that fails again until it succeeds: meanwhile
+	// the first owner has the volume, and the Plugin MAY fail what it does there.
 	//
 	// It MUST be idempotent: a call for a volume that `to` already owns MUST
 	// reply 0 OK. It MUST NOT change the volume's data, volume_id or
-	// volume_context.
+	// volume_context. The Plugin SHALL NOT rely on `from`: a claim may have got the
+	// volume without a transfer, from an administrator.
 	//
 	// A Plugin MUST serve it if it has the SET_OWNER capability.
 	//
 	//   - INVALID_ARGUMENT: a REQUIRED field is missing or malformed.
 	//   - NOT_FOUND: no volume has this volume_id.
 	//   - FAILED_PRECONDITION: the volume cannot get this owner, for a reason that
-	//     the message tells. The CO undoes the transfer.
+	//     the message tells, and keeps the one it has. The CO undoes the transfer. A
+	//     Plugin MUST NOT answer this when the volume is to go back to its former
+	//     owner.
 	SetOwner(context.Context, *SetOwnerRequest) (*SetOwnerResponse, error)
 	mustEmbedUnimplementedTransferServer()
 }

@@ -16,6 +16,14 @@ const (
 	// CSIDriver it is written by the sidecar: what the driver advertises, absent
 	// where it advertises nothing.
 	AnnotationSnapshotLinkage = GroupName + "/snapshot-linkage"
+
+	// AnnotationSecretName and AnnotationSecretNamespace on a StorageClass name
+	// the Secret that the driver's transfer service gets with each call about a
+	// volume of that class. Unlike the parameters of a class they are no
+	// templates, so that neither side of a transfer has a say in which Secret it
+	// is. The sidecar needs the right to get it.
+	AnnotationSecretName      = GroupName + "/secret-name"
+	AnnotationSecretNamespace = GroupName + "/secret-namespace"
 )
 
 // Keys that only the sidecar writes.
