@@ -124,6 +124,28 @@ func TestC3_OwnerRefused(t *testing.T) {
 	s.arrived(before)
 }
 
+// TestC3_OwnerCannotBeTakenBack: a driver that cannot be told keeps nobody from
+// their volume. The claim has it back, and the driver is told until it listens.
+func TestC3_OwnerCannotBeTakenBack(t *testing.T) {
+	s := newScene(t)
+	// It fails for the receiver, for the giver before the volume goes back, and for
+	// the giver again after that.
+	s.sidecarOf(s.vendor(cluster.DriverOptions{Flags: []string{"--transfer-service", "--fault=SetOwner:UNAVAILABLE:times=3"}}), "--verify-timeout=5s")
+	source := s.offer()
+	before := s.volume(source.Spec.VolumeName)
+	s.contains(s.told(s.receiver, "NamespaceTransferRequest", "take-data", string(protocol.ReasonDriverUnavailable)), "could not be told that", "/data owns PersistentVolume {volume}")
+	s.told(s.giver, "PersistentVolumeClaim", "data", "TransferRolledBack")
+	back := s.waitVolume(before.Name, func(pv *corev1.PersistentVolume) bool { return !parked(pv) && pv.Status.Phase == corev1.VolumeBound })
+	if back.Spec.ClaimRef.UID != source.UID || back.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
+		s.Errorf("the volume refers to %+v, with policy %s", back.Spec.ClaimRef, back.Spec.PersistentVolumeReclaimPolicy)
+	}
+	s.bound(s.giver, "data")
+	must[*metav1.Condition](s)(s.WaitCondition(s.ctx, cluster.Approvals, s.giver, "give-data", v1alpha1.ConditionTransferred, metav1.ConditionFalse, string(protocol.ReasonDriverUnavailable)))
+	s.transferred() // once the driver has listened
+	s.arrived(before)
+	s.ownedInDriver(before, s.bound(s.receiver, "data"))
+}
+
 // TestC3_Secrets: the driver gets the Secret that the class names, once an
 // administrator lets the sidecar read it, and no log has it.
 func TestC3_Secrets(t *testing.T) {
