@@ -337,7 +337,7 @@ func (s *scene) transferred() *v1alpha1.NamespaceTransferRequest {
 	return must[*v1alpha1.NamespaceTransferRequest](s)(s.requests().Get(s.ctx, "take-data", metav1.GetOptions{}))
 }
 
-// spent waits until the approval is, which is the last write of a transfer.
+// spent waits until the approval is.
 func (s *scene) spent() {
 	s.Helper()
 	must[*metav1.Condition](s)(s.WaitCondition(s.ctx, cluster.Approvals, s.giver, "give-data", v1alpha1.ConditionTransferred, metav1.ConditionTrue, ""))

@@ -226,8 +226,8 @@ func (f flight) bound() Action {
 	case claim.Spec.VolumeName == "" || claim.Status.Phase != corev1.ClaimBound || f.pv.Status.Phase != corev1.VolumeBound:
 		return wait("the binder has not bound the receiving claim yet")
 	}
-	// Otherwise the request is completed when the volume is as it was before.
-	if f.request() == nil || f.pv.DeletionTimestamp != nil {
+	// The request is completed when the volume is as it was before, if ever.
+	if f.pv.DeletionTimestamp != nil {
 		if a := f.complete(); a != nil {
 			return *a
 		}
@@ -239,6 +239,11 @@ func (f flight) bound() Action {
 	}
 	if f.Now.Before(f.FinishAfter) {
 		return until("others are on their way", f.FinishAfter)
+	}
+	// There is no way back, and once the volume is restored nothing but the request,
+	// which may be gone by then, tells for whom the approval was reserved.
+	if a := f.spend(f.j.Request.UID); a != nil {
+		return *a
 	}
 	return restore("bound to the receiving claim", f.pv, f.j)
 }
