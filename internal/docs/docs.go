@@ -17,27 +17,51 @@ import (
 // With UPDATE_DOCS=1 in the environment it writes the section instead.
 func Check(t testing.TB, path, name, want string) {
 	t.Helper()
-	content, err := os.ReadFile(path)
+	before, got, after, err := cut(path, name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, rest, begins := strings.Cut(string(content), "<!-- begin "+name+" -->\n")
-	got, after, ends := strings.Cut(rest, "<!-- end -->\n")
-	if !begins || !ends {
-		t.Fatalf("%s has no section %s", path, name)
-	}
-	want = "\n" + strings.TrimSpace(want) + "\n\n"
+	want = padded(want)
 	if got == want {
 		return
 	}
-	if os.Getenv("UPDATE_DOCS") != "1" {
+	if !Updating() {
 		t.Fatalf("section %s of %s is not what the code says; run this test with UPDATE_DOCS=1\n\ngot:\n%s\nwant:\n%s", name, path, got, want)
 	}
-	content = []byte(before + "<!-- begin " + name + " -->\n" + want + "<!-- end -->\n" + after)
-	if err := os.WriteFile(path, content, 0o644); err != nil {
+	if err := os.WriteFile(path, []byte(before+want+after), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
+
+// Updating says whether sections are to be written: UPDATE_DOCS=1.
+func Updating() bool { return os.Getenv("UPDATE_DOCS") == "1" }
+
+// Write replaces a section of a file. It is for what was measured, which no test
+// can compare with the code.
+func Write(path, name, text string) error {
+	before, _, after, err := cut(path, name)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, []byte(before+padded(text)+after), 0o644)
+}
+
+// cut returns a section of a file, and what is around it, the markers included.
+func cut(path, name string) (before, section, after string, err error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return "", "", "", err
+	}
+	begin, end := "<!-- begin "+name+" -->\n", "<!-- end -->\n"
+	before, rest, begins := strings.Cut(string(content), begin)
+	section, after, ends := strings.Cut(rest, end)
+	if !begins || !ends {
+		return "", "", "", fmt.Errorf("%s has no section %s", path, name)
+	}
+	return before + begin, section, end + after, nil
+}
+
+func padded(text string) string { return "\n" + strings.TrimSpace(text) + "\n\n" }
 
 // Table renders a Markdown table.
 func Table(header []string, rows [][]string) string {
