@@ -5,7 +5,7 @@ include release-tools/build.make
 
 PLUGIN := cmd/kubectl-transfer
 
-.PHONY: plugin images unit conformance integration test cluster-build demo bench explore explore-test fuzz
+.PHONY: plugin images unit conformance integration test cluster-build demo bench faults races soak explore explore-test fuzz
 
 build: plugin
 
@@ -59,3 +59,17 @@ demo: ## Transfer a claim and give it back, before your eyes; DEMO_KEEP=1 leaves
 
 bench: cluster-build ## Measure transfers; BENCH_JSON=file also writes the numbers as JSON
 	cd test && go build -o ../bin/ ./bench && exec ../bin/bench
+
+# The last line of each is the sum. The numbers are also written into
+# docs/reliability.md. A sample of each is among the integration tests.
+EXHAUSTIVELY = cd test && go test -c -o ../bin/ ./integration && cd integration && exec env EXHAUSTIVE=1 UPDATE_DOCS=1 ../../bin/integration.test -test.timeout 1h -test.run
+
+faults: cluster-build ## Each call of a transfer to the API server fails in each way; minutes
+	$(EXHAUSTIVELY) '^TestFaults$$'
+
+races: cluster-build ## What users and administrators can do, at each write of a transfer; minutes
+	$(EXHAUSTIVELY) '^TestRaces$$'
+
+soak: cluster-build ## Random faults and races, as SOAK_N, SOAK_TIME and SOAK_SEED say
+	SOAK_N=$${SOAK_N:-1000} SOAK_TIME=$${SOAK_TIME:-10m}; export SOAK_N SOAK_TIME; \
+	$(EXHAUSTIVELY) '^TestSoak$$'

@@ -47,6 +47,7 @@ type world struct {
 	transfer transfer.Interface
 	driver   *cluster.Driver
 	sidecar  *cluster.Process
+	witness  *witness
 	// kubeconfig is that of sidecarAccount.
 	kubeconfig string
 }
@@ -75,6 +76,10 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
+	if err := report(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
 	os.Exit(code)
 }
 
@@ -82,7 +87,7 @@ func run(ctx context.Context, m *testing.M) (int, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var err error
-	if shared, err = startWorld(ctx, cluster.Options{Dir: keep("shared")}); err != nil {
+	if shared, err = startWorld(ctx, cluster.Options{Dir: keep("shared")}, []string{"-k", deploy()}); err != nil {
 		return 0, err
 	}
 	defer shared.Stop()
@@ -91,13 +96,12 @@ func run(ctx context.Context, m *testing.M) (int, error) {
 		w, err := startWorld(ctx, cluster.Options{
 			Dir:            keep("frail"),
 			APIServerFlags: []string{"--feature-gates=CrossNamespaceVolumeDataSource=true"},
-		})
+		}, []string{"-f", deploy("crds"), "-f", deploy("rbac.yaml")})
 		if err != nil {
 			return nil, err
 		}
 		worlds = append(worlds, w)
-		_, err = w.Kubectl(ctx, "delete", "-k", deploy("fences"))
-		return w, err
+		return w, nil
 	})
 	defer func() {
 		for _, w := range worlds[1:] {
@@ -152,7 +156,8 @@ func unreached() error {
 // with waits after errors that a test can bear.
 var sidecarFlags = []string{"--kube-api-qps=200", "--kube-api-burst=400", "--retry-interval-max=2s", "--v=4"}
 
-func startWorld(ctx context.Context, options cluster.Options) (*world, error) {
+// startWorld starts a cluster with what install says to kubectl apply.
+func startWorld(ctx context.Context, options cluster.Options, install []string) (*world, error) {
 	c, err := cluster.Start(ctx, options)
 	if err != nil {
 		return nil, err
@@ -161,10 +166,14 @@ func startWorld(ctx context.Context, options cluster.Options) (*world, error) {
 	if w.transfer, err = transfer.NewForConfig(c.Config); err != nil {
 		return nil, err
 	}
-	for _, dir := range []string{deploy(), deploy("examples", "mock")} {
-		if err := c.ApplyKustomize(ctx, dir); err != nil {
-			return nil, err
-		}
+	if w.witness, err = startWitness(ctx, w); err != nil {
+		return nil, err
+	}
+	if _, err := c.Kubectl(ctx, append([]string{"apply"}, install...)...); err != nil {
+		return nil, err
+	}
+	if err := c.ApplyKustomize(ctx, deploy("examples", "mock")); err != nil {
+		return nil, err
 	}
 	// Kubernetes soon deletes pods of a node that does not exist.
 	if err := c.Apply(ctx, "{apiVersion: v1, kind: Node, metadata: {name: node-1}}"); err != nil {
