@@ -23,7 +23,8 @@ import (
 // refusal is one reason for which a transfer does not start.
 type refusal struct {
 	reason protocol.Reason
-	// id is the requirement that the refusal meets, where there is one.
+	// id is the requirement that the refusal meets, or the situation in
+	// docs/reliability.md that it is for, where there is one.
 	id string
 	// arrange makes the claims and whatever is wrong with them. Request and
 	// approval come after it.
@@ -99,7 +100,7 @@ var refusals = []refusal{
 		says: []string{"PersistentVolumeClaim {giver}/data", "pod owner"},
 	},
 	{
-		reason: protocol.ReasonSourceFinalizer,
+		reason: protocol.ReasonSourceFinalizer, id: "S36",
 		arrange: func(s *scene) {
 			s.source(func(c *corev1.PersistentVolumeClaim) { c.Finalizers = []string{"example.com/backup"} })
 			s.receive()
@@ -108,7 +109,7 @@ var refusals = []refusal{
 		remedy: func(s *scene) { s.patchClaim(s.giver, "data", `{"metadata":{"finalizers":null}}`) },
 	},
 	{
-		reason: protocol.ReasonResizePending,
+		reason: protocol.ReasonResizePending, id: "S49",
 		arrange: func(s *scene) {
 			s.sidecarOf(s.vendor(cluster.DriverOptions{Resizer: true}))
 			s.must(s.own.Resizer.Pause())
@@ -156,7 +157,7 @@ var refusals = []refusal{
 		remedy: func(s *scene) { s.must(s.own.Snapshotter.Resume()) },
 	},
 	{
-		reason: protocol.ReasonSnapshotInProgress,
+		reason: protocol.ReasonSnapshotInProgress, id: "S28",
 		arrange: func(s *scene) {
 			s.must(s.StartSnapshotController(s.ctx))
 			s.source(func(c *corev1.PersistentVolumeClaim) { c.Labels = map[string]string{"app": "db"} })
@@ -295,15 +296,20 @@ spec: {source: {selector: {matchLabels: {app: db}}}}
 		},
 	},
 	{
-		reason: protocol.ReasonVolumeHandleShared,
+		reason: protocol.ReasonVolumeHandleShared, id: "S1",
 		arrange: func(s *scene) {
 			pv := s.static("disk", s.giver, "data")
-			s.static("twin", s.giver, "nobody", func(twin *corev1.PersistentVolume) { twin.Spec.CSI.VolumeHandle = pv.Spec.CSI.VolumeHandle })
+			twin := s.static("twin", s.giver, "other", func(twin *corev1.PersistentVolume) { twin.Spec.CSI.VolumeHandle = pv.Spec.CSI.VolumeHandle })
 			s.source(on(pv.Name))
+			s.claim(s.giver, "other", on(twin.Name))
+			s.bound(s.giver, "other")
+			s.pod(s.giver, "user", "other")
 			s.receive()
 		},
 		says: []string{"PersistentVolume {giver}-twin has the same driver and volume handle as {volume}"},
 		remedy: func(s *scene) {
+			s.deletePod(s.giver, "user")
+			s.deleteClaim(s.giver, "other", true)
 			s.must(s.Client.CoreV1().PersistentVolumes().Delete(s.ctx, s.giver+"-twin", metav1.DeleteOptions{}))
 		},
 	},
@@ -327,7 +333,22 @@ spec: {source: {selector: {matchLabels: {app: db}}}}
 		says: []string{"PersistentVolume {volume}", "Secret {giver}/key"},
 	},
 	{
-		reason: protocol.ReasonAttributeTied,
+		reason: protocol.ReasonSecretTied, id: "S20",
+		arrange: func(s *scene) {
+			must[*corev1.Secret](s)(s.Client.CoreV1().Secrets(s.giver).Create(s.ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "key"}}, metav1.CreateOptions{}))
+			s.newClass(func(c *storagev1.StorageClass) {
+				c.Parameters = map[string]string{
+					"csi.storage.k8s.io/provisioner-secret-name":      "key",
+					"csi.storage.k8s.io/provisioner-secret-namespace": "${pvc.namespace}",
+				}
+			})
+			s.source()
+			s.receive()
+		},
+		says: []string{"provisioner-deletion-secret-namespace of PersistentVolume {volume} names namespace {giver}"},
+	},
+	{
+		reason: protocol.ReasonAttributeTied, id: "S19",
 		arrange: func(s *scene) {
 			pv := s.static("disk", s.giver, "data", func(pv *corev1.PersistentVolume) {
 				pv.Spec.CSI.VolumeAttributes = map[string]string{"secretNamespace": s.giver}
@@ -350,7 +371,7 @@ spec: {source: {selector: {matchLabels: {app: db}}}}
 		says: []string{"parameter path of StorageClass {class}"},
 	},
 	{
-		reason: protocol.ReasonClassMissing,
+		reason: protocol.ReasonClassMissing, id: "S47",
 		arrange: func(s *scene) {
 			c := s.newClass()
 			s.source()
@@ -422,6 +443,18 @@ spec: {source: {selector: {matchLabels: {app: db}}}}
 		says: []string{"driver {driver} refuses PersistentVolume {volume}", "snapshot", "depends on the volume; delete it"},
 		// The driver is asked again after a while.
 		remedy: (*scene).deleteSnapshot,
+	},
+	{
+		reason: protocol.ReasonDriverRefused, id: "S26",
+		arrange: func(s *scene) {
+			s.sidecarOf(s.vendor(cluster.DriverOptions{Flags: []string{"--transfer-service", "--snapshot-linkage=chain"}}))
+			s.source()
+			s.claim(s.giver, "copy", cloneOf("data"))
+			s.bound(s.giver, "copy")
+			s.receive()
+		},
+		says:   []string{"driver {driver} refuses PersistentVolume {volume}"},
+		remedy: func(s *scene) { s.deleteClaim(s.giver, "copy", true) },
 	},
 	{
 		reason: protocol.ReasonDriverUnavailable,
