@@ -133,7 +133,7 @@ var actions = []action{
 	},
 	{
 		name:   "snapshot taken",
-		do:     always(func(s *scene) { s.snapshot("backup") }),
+		do:     always(func(s *scene) { s.snapshot("backup", "data") }),
 		before: []ending{moved, returned}, after: []ending{moved},
 	},
 	{
