@@ -36,33 +36,33 @@ type fault struct {
 var errInjected = errors.New("injected by the test")
 
 var faults = []fault{
-	{"conflict", false, true, func(_ *stage, c proxy.Call, _ func() error) error {
+	{name: "conflict", before: true, do: func(_ *stage, c proxy.Call, _ func() error) error {
 		return apierrors.NewConflict(schema.ParseGroupResource(c.Resource), c.Name, errInjected)
 	}},
-	{"500 before", true, true, func(*stage, proxy.Call, func() error) error {
+	{name: "500 before", reads: true, before: true, do: func(*stage, proxy.Call, func() error) error {
 		return apierrors.NewInternalError(errInjected)
 	}},
-	{"connection lost before", true, true, func(*stage, proxy.Call, func() error) error {
+	{name: "connection lost before", reads: true, before: true, do: func(*stage, proxy.Call, func() error) error {
 		return proxy.ErrCut
 	}},
-	{"timeout after", false, false, func(_ *stage, _ proxy.Call, forward func() error) error {
+	{name: "timeout after", do: func(_ *stage, _ proxy.Call, forward func() error) error {
 		return errors.Join(forward(), &apierrors.StatusError{ErrStatus: metav1.Status{
 			Status: metav1.StatusFailure, Code: http.StatusGatewayTimeout, Reason: metav1.StatusReasonTimeout, Message: errInjected.Error(),
 		}})
 	}},
-	{"connection lost after", false, false, func(_ *stage, _ proxy.Call, forward func() error) error {
+	{name: "connection lost after", do: func(_ *stage, _ proxy.Call, forward func() error) error {
 		return errors.Join(forward(), proxy.ErrCut)
 	}},
-	{"killed before", true, true, func(st *stage, _ proxy.Call, _ func() error) error {
+	{name: "killed before", reads: true, before: true, do: func(st *stage, _ proxy.Call, _ func() error) error {
 		st.sidecar.Kill()
 		return proxy.ErrCut
 	}},
-	{"killed after", false, false, func(st *stage, _ proxy.Call, forward func() error) error {
+	{name: "killed after", do: func(st *stage, _ proxy.Call, forward func() error) error {
 		err := forward()
 		st.sidecar.Kill()
 		return errors.Join(err, proxy.ErrCut)
 	}},
-	{"driver killed", false, false, func(st *stage, _ proxy.Call, forward func() error) error {
+	{name: "driver killed", do: func(st *stage, _ proxy.Call, forward func() error) error {
 		return errors.Join(st.driver.Process.Restart(context.Background()), forward())
 	}},
 }
