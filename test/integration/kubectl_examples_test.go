@@ -181,3 +181,18 @@ func TestKubectl_Rescue(t *testing.T) {
 		})
 	}
 }
+
+// TestKubectl_CancelInFlight: the giver calls a transfer off whose volume is in
+// flight, and is told when the claim has it back.
+func TestKubectl_CancelInFlight(t *testing.T) {
+	s := newScene(t)
+	before, lift := s.inFlight()
+	alice := s.person("alice", s.giver+"="+approverRole)
+	cancel := alice.starts("kubectl transfer cancel prod/pvc/data -n prod", "Waiting until PersistentVolumeClaim prod/data has its volume back, unless dev/data had it already.")
+	lift()
+	out, code := alice.ends(cancel)
+	if code != 0 || !strings.Contains(out, "PersistentVolumeClaim prod/data has its volume VOLUME.") {
+		t.Errorf("exit code %d:\n%s", code, out)
+	}
+	s.returned(before)
+}

@@ -111,8 +111,12 @@ func (p *person) result(out *bytes.Buffer, err error) (string, int) {
 	if exit != nil {
 		code = exit.ExitCode()
 	}
-	return p.steady(out.String()), code
+	return fleeting.ReplaceAllString(p.steady(out.String()), ""), code
 }
+
+// fleeting are lines of progress that are printed or not, depending on how soon
+// csi-transfer is done.
+var fleeting = regexp.MustCompile(`(?m)^\S+( -> \S+)?: (Moving: .*|Waiting: approved|Waiting: for csi-transfer to see the approval|Waiting: for an approval.*)\n`)
 
 // varying is what no two runs print alike.
 var varying = []struct {
@@ -126,7 +130,6 @@ var varying = []struct {
 	{regexp.MustCompile(`\b(alice|bob|carol)-\d+\b`), "$1"},
 	{regexp.MustCompile(`resourceVersion: "\d+"`), "resourceVersion: N"},
 	{regexp.MustCompile(`\b\d+m?s( +|\n)`), "AGE$1"},
-	{regexp.MustCompile(`(?m)^\S+( -> \S+)?: (Moving: .*|Waiting: approved|Waiting: for csi-transfer to see the approval)\n`), ""},
 	{regexp.MustCompile(` {2,}`), "  "},
 	{regexp.MustCompile(`(?m) +$`), ""},
 }
@@ -266,6 +269,8 @@ func (s *scene) stage(d *datadriven.TestData) string {
 		s.pod(namespace, arg("name"), arg("claim"))
 	case "pod-ends":
 		s.deletePod(namespace, arg("name"))
+	case "quota":
+		s.quota(namespace, arg("claims"))
 	case "statefulset":
 		var replicas int32
 		d.ScanArgs(s.T, "claims", &replicas)
@@ -276,6 +281,16 @@ func (s *scene) stage(d *datadriven.TestData) string {
 		s.Fatalf("%s: unknown command %s", d.Pos, d.Cmd)
 	}
 	return ""
+}
+
+// quota bounds how many claims a namespace may have, and returns when that holds.
+func (s *scene) quota(namespace, claims string) {
+	s.Helper()
+	s.must(s.Apply(s.ctx, fmt.Sprintf("{apiVersion: v1, kind: ResourceQuota, metadata: {name: claims, namespace: %s}, spec: {hard: {persistentvolumeclaims: %q}}}", namespace, claims)))
+	must[*corev1.ResourceQuota](s)(cluster.Wait(s.ctx, s.Cluster, corev1.SchemeGroupVersion.WithResource("resourcequotas"), namespace, "claims", func(q *corev1.ResourceQuota) bool {
+		hard, used := q.Status.Hard[corev1.ResourcePersistentVolumeClaims], q.Status.Used
+		return hard.String() == claims && used != nil
+	}))
 }
 
 // statefulSet makes one, whose claims data-NAME-0 and so on are Bound. It has no

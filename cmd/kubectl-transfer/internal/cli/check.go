@@ -80,6 +80,8 @@ type report struct {
 	// Transferable: nothing that was looked at stands in the way.
 	Transferable bool       `json:"transferable"`
 	Obstacles    []obstacle `json:"obstacles,omitempty"`
+	// Notes do not stand in the way.
+	Notes []string `json:"notes,omitempty"`
 	// Open is what could not be looked at.
 	Open []openQuestion `json:"open,omitempty"`
 }
@@ -88,10 +90,6 @@ type obstacle struct {
 	Reason  protocol.Reason `json:"reason"`
 	Message string          `json:"message"`
 }
-
-// nameTaken is an obstacle that csi-transfer cannot know: what the claim will be
-// called is for its user to say.
-const nameTaken protocol.Reason = "NameTaken"
 
 func (s *session) check(ctx context.Context, source types.NamespacedName, to string) (*report, error) {
 	if err := s.require(ctx, rights{giving, source.Namespace, claimResource, []string{"get"}}); err != nil {
@@ -116,10 +114,8 @@ func (s *session) check(ctx context.Context, source types.NamespacedName, to str
 		_, err := s.core.CoreV1().PersistentVolumeClaims(to).Get(ctx, source.Name, metav1.GetOptions{})
 		switch {
 		case err == nil:
-			r.Obstacles = append(r.Obstacles, obstacle{nameTaken, fmt.Sprintf("PersistentVolumeClaim %s/%s exists already; receive under another name, with --claim of kubectl transfer accept", to, source.Name)})
-		case apierrors.IsForbidden(err):
-			r.Open = append(r.Open, openQuestion{"you may not get " + claimResource.String() + " in namespace " + to, []protocol.Reason{nameTaken}})
-		case !apierrors.IsNotFound(err):
+			r.Notes = append(r.Notes, fmt.Sprintf("PersistentVolumeClaim %s/%s exists already: receive under another name, with --claim of kubectl transfer accept", to, source.Name))
+		case !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err):
 			return nil, fmt.Errorf("reading PersistentVolumeClaim %s/%s: %w", to, source.Name, err)
 		}
 	}
@@ -168,6 +164,9 @@ func (r *report) String() string {
 		if remedy != "" {
 			fmt.Fprintf(&b, "    To do: %s.\n", remedy)
 		}
+	}
+	for _, note := range r.Notes {
+		fmt.Fprintf(&b, "\nNote: %s.\n", note)
 	}
 	if len(r.Open) > 0 {
 		b.WriteString("\nNot looked at:\n")

@@ -89,8 +89,11 @@ func (s *session) copy(ctx context.Context, source, target types.NamespacedName,
 		if err := t.lookForTarget(ctx); err != nil {
 			return err
 		}
-		if open, err := t.openRequest(ctx); err != nil || t.ours(open) != nil {
-			return cmp.Or(err, t.ours(open))
+		switch open, err := t.openRequest(ctx); {
+		case err != nil:
+			return err
+		case open == nil && t.claim != nil:
+			return t.taken()
 		}
 	}
 	clone, err := s.clone(ctx, original, t.source)

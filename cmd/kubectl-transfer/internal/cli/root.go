@@ -7,6 +7,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"regexp"
@@ -15,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/klog/v2"
 )
 
 // Exit codes beyond success.
@@ -80,6 +82,9 @@ A claim is written NAMESPACE/pvc/NAME, or pvc/NAME for one of the namespace that
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)
 	f.config.AddFlags(root.PersistentFlags())
+	verbosity := flag.NewFlagSet("", flag.ContinueOnError)
+	klog.InitFlags(verbosity)
+	root.PersistentFlags().AddGoFlag(verbosity.Lookup("v"))
 	root.AddGroup(
 		&cobra.Group{ID: groupMove, Title: "Move a claim:"},
 		&cobra.Group{ID: groupLook, Title: "Look:"},

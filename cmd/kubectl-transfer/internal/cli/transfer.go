@@ -78,13 +78,15 @@ func (t *transfer) begin(ctx context.Context) error {
 		return err
 	}
 	if t.request == nil {
-		if err := t.ours(nil); err != nil {
-			return err
+		// A claim may have been left waiting by a request that was taken back.
+		if bound := t.claim != nil && t.claim.Spec.VolumeName != ""; bound || t.ours(t.newRequest()) != nil {
+			return t.taken()
 		}
 		if t.request, err = t.createRequest(ctx); err != nil {
 			return err
 		}
-	} else if err := t.ours(t.request); err != nil {
+	}
+	if err := t.ours(t.request); err != nil {
 		return err
 	}
 	if t.giver != nil {
@@ -110,9 +112,14 @@ func (t *transfer) lookForTarget(ctx context.Context) error {
 // ours returns an error where the claim of the target's name is there and is not
 // for the request.
 func (t *transfer) ours(r *v1alpha1.NamespaceTransferRequest) error {
-	if t.claim == nil || r != nil && receives(t.claim) == r.Name {
+	if t.claim == nil || receives(t.claim) == r.Name {
 		return nil
 	}
+	return t.taken()
+}
+
+// taken says that the target's name is.
+func (t *transfer) taken() error {
 	if t.claim.DeletionTimestamp != nil {
 		return fmt.Errorf("PersistentVolumeClaim %s is still being deleted; wait until it is gone, or choose another name", t.target)
 	}
