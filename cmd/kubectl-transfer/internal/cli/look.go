@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	groupsnapshots "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/typed/volumegroupsnapshot/v1"
 	snapshots "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/typed/volumesnapshot/v1"
@@ -57,6 +58,11 @@ var (
 	}
 	decidedByDriver = []protocol.Reason{
 		protocol.ReasonDriverNotCapable, protocol.ReasonSnapshotsLinked, protocol.ReasonChainLinked,
+	}
+	// decidedByCall is what a driver may lift, or add, when it is asked.
+	decidedByCall = []protocol.Reason{
+		protocol.ReasonSecretTied, protocol.ReasonAttributeTied, protocol.ReasonPathTied,
+		protocol.ReasonSnapshotsLinked, protocol.ReasonChainLinked, protocol.ReasonDriverRefused,
 	}
 )
 
@@ -187,14 +193,11 @@ func (l *look) driver() {
 	}
 	d, err := l.core.StorageV1().CSIDrivers().Get(l.ctx, l.o.Driver.Name, metav1.GetOptions{})
 	known := l.at(err, "get", schema.GroupResource{Group: storagev1.GroupName, Resource: "csidrivers"}, decidedByDriver...)
-	if known {
-		var value string
-		if value, l.o.Driver.Advertised = d.Annotations[v1alpha1.AnnotationSnapshotLinkage]; l.o.Driver.Advertised {
-			l.o.Driver.Linkage, _ = driver.ParseLinkage(value)
-		}
+	if l.err != nil {
+		return
 	}
-	if _, decided := protocol.LinkageOf(l.o.Driver, l.o.Facts.Class); !decided && !apierrors.IsForbidden(err) {
-		l.open = append(l.open, openQuestion{"CSIDriver " + l.o.Driver.Name + " does not say how the driver ties volumes to snapshots", decidedByDriver})
+	if !apierrors.IsForbidden(err) {
+		l.capability(d)
 	}
 	if known && !ptr.Deref(d.Spec.AttachRequired, true) {
 		return
@@ -207,6 +210,19 @@ func (l *look) driver() {
 		if ptr.Deref(a.Spec.Source.PersistentVolumeName, "") == l.o.Volume.Name && a.Spec.Attacher == l.o.Driver.Name {
 			l.o.Facts.Attachments = append(l.o.Facts.Attachments, protocol.Attachment{Name: a.Name, Node: a.Spec.NodeName})
 		}
+	}
+}
+
+// capability is what the sidecar of a driver says of it on its CSIDriver object.
+func (l *look) capability(d *storagev1.CSIDriver) {
+	l.o.Driver.Linkage, _ = driver.ParseLinkage(d.Annotations[v1alpha1.AnnotationSnapshotLinkage])
+	l.o.Driver.Advertised = d.Annotations[v1alpha1.AnnotationCapable] == "true"
+	_, said := d.Annotations[v1alpha1.AnnotationCapable]
+	if _, decided := protocol.LinkageOf(l.o.Driver, l.o.Facts.Class); !decided && !said {
+		l.open = append(l.open, openQuestion{"CSIDriver " + l.o.Driver.Name + " has nothing of a csi-transfer sidecar yet", decidedByDriver})
+	}
+	if slices.Contains(strings.Split(d.Annotations[v1alpha1.AnnotationDriverCalls], ","), "ValidateVolume") {
+		l.open = append(l.open, openQuestion{"driver " + l.o.Driver.Name + " has the last word on each volume", decidedByCall})
 	}
 }
 
