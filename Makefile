@@ -41,9 +41,10 @@ explore: ## Go every way through a model of the cluster, deep; writes the number
 FUZZTIME ?= 20s
 
 fuzz: ## Fuzz what is parsed from outside, each target for FUZZTIME (20s)
-	go test ./pkg/sidecar/protocol -run '^$$' -fuzz FuzzParseJournal -fuzztime $(FUZZTIME)
-	for target in FuzzParseLinkage FuzzPrintable FuzzVerdict; do \
-		go test ./pkg/driver -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) || exit 1; \
+	@set -e; for package in ./pkg/driver ./pkg/sidecar/protocol; do \
+		for target in $$(go test -list '^Fuzz' $$package | grep ^Fuzz); do \
+			echo "$$package $$target"; go test $$package -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME); \
+		done; \
 	done
 
 test: unit explore-test conformance integration ## All tests that need no kubelet; minutes once built

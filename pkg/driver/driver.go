@@ -234,7 +234,9 @@ func (d *Driver) askService(ctx context.Context) error {
 // becomes a label value and part of a Lease's name.
 func checkName(name string) error {
 	const maxLength = 63
-	if problems := validation.IsDNS1123Subdomain(strings.ToLower(name)); len(problems) > 0 || len(name) > maxLength {
+	// Lower case alone would let letters pass that are only like those of ASCII.
+	problems := append(validation.IsDNS1123Subdomain(strings.ToLower(name)), validation.IsValidLabelValue(name)...)
+	if len(problems) > 0 || len(name) > maxLength {
 		return fmt.Errorf("%w: GetPluginInfo reports the name %q; a CSI driver's name has at most %d characters, in domain name notation",
 			ErrMalformed, printable(name), maxLength)
 	}

@@ -4,10 +4,17 @@
 package driver
 
 import (
+	"bytes"
+	"context"
 	"errors"
+	"slices"
 	"testing"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/encoding/protodelim"
 	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/csi-transfer/csi-transfer/pkg/driver/transferpb"
 )
@@ -61,4 +68,65 @@ func FuzzVerdict(f *testing.F) {
 			}
 		}
 	})
+}
+
+// FuzzDriverName: a name that is accepted is fit for a label and a Lease.
+func FuzzDriverName(f *testing.F) {
+	f.Fuzz(func(t *testing.T, name string) {
+		err := checkName(name)
+		if err != nil && !errors.Is(err, ErrMalformed) {
+			t.Errorf("untyped error: %v", err)
+		}
+		if problems := validation.IsValidLabelValue(name); err == nil && len(problems) > 0 {
+			t.Errorf("%q was accepted: %v", name, problems)
+		}
+	})
+}
+
+// FuzzSnapshots: pages of snapshots, each with its length before it.
+func FuzzSnapshots(f *testing.F) {
+	f.Fuzz(func(t *testing.T, wire []byte) {
+		pages := &pages{}
+		for rest := bytes.NewReader(wire); ; {
+			page := &csi.ListSnapshotsResponse{}
+			if protodelim.UnmarshalFrom(rest, page) != nil {
+				break
+			}
+			pages.left = append(pages.left, page)
+		}
+		d := &Driver{info: Info{ListSnapshots: true}, controller: pages}
+		ids, listed, err := d.Snapshots(t.Context(), "vol-1")
+		if err != nil {
+			if !errors.Is(err, ErrMalformed) {
+				t.Errorf("untyped error: %v", err)
+			}
+			return
+		}
+		if !listed || !slices.IsSorted(ids) {
+			t.Errorf("listed=%v, %q", listed, ids)
+		}
+		for _, id := range ids {
+			if checkText("snapshot_id", id) != nil {
+				t.Errorf("unfit snapshot %q", id)
+			}
+		}
+	})
+}
+
+// pages is a driver that answers with one page after another, the last of them
+// for ever.
+type pages struct {
+	csi.ControllerClient
+	left []*csi.ListSnapshotsResponse
+}
+
+func (p *pages) ListSnapshots(context.Context, *csi.ListSnapshotsRequest, ...grpc.CallOption) (*csi.ListSnapshotsResponse, error) {
+	if len(p.left) == 0 {
+		return &csi.ListSnapshotsResponse{}, nil
+	}
+	page := p.left[0]
+	if len(p.left) > 1 {
+		p.left = p.left[1:]
+	}
+	return page, nil
 }

@@ -24,7 +24,7 @@ var (
 // kind of trouble.
 var scenarios = []scenario{
 	{name: "users", sidecars: 1, slow: true, budget: 3, depth: 4,
-		things: []string{"delete source", "delete receiver", "create receiver", "create greedy receiver", "withdraw", "approve again", "delete request", "request again", "opt out", "terminate"}},
+		things: []string{"delete source", "delete receiver", "create receiver", "create greedy receiver", "withdraw", "approve again", "delete request", "request again", "opt out", "terminate", "a burst"}},
 	{name: "pods", sidecars: 1, slow: true, stale: true, lag: true, budget: 4, depth: 4,
 		things: []string{"prod pod", "prod pod goes", "dev pod", "dev pod goes", "minutes pass"}},
 	{name: "binder", sidecars: 1, slow: true, lag: true, budget: 3, depth: 4,
@@ -35,10 +35,10 @@ var scenarios = []scenario{
 		things: []string{"delete source", "source anew", "delete request", "request again", "withdraw", "approve again", "delete receiver", "create receiver", "minutes pass"}},
 	{name: "rivals", sidecars: 1, slow: true, budget: 4, depth: 4,
 		things: []string{"request twice", "receive twice", "approve twice", "withdraw", "delete source", "delete request", "delete receiver"}},
-	{name: "snapshots and sizes", sidecars: 1, slow: true, budget: 3, depth: 4,
-		things: []string{"snapshot", "group snapshot", "expand source", "withdraw", "the driver fails", "minutes pass"}},
+	{name: "snapshots, clones and sizes", sidecars: 1, slow: true, budget: 3, depth: 4,
+		things: []string{"snapshot", "group snapshot", "clone", "expand source", "withdraw", "the driver fails", "minutes pass"}},
 	{name: "administrator", sidecars: 1, slow: true, lag: true, budget: 3, depth: 3,
-		things: []string{"delete volume", "claimRef loses its UID", "claimRef is removed", "stranger asks", "withdraw", "delete source", "delete receiver", "minutes pass"}},
+		things: []string{"delete volume", "claimRef loses its UID", "claimRef is removed", "policy Delete", "stranger asks", "withdraw", "delete source", "delete receiver", "minutes pass"}},
 }
 
 // explored is what became of a scenario.

@@ -12,7 +12,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/csi-transfer/csi-transfer/pkg/apis/transfer/v1alpha1"
@@ -39,8 +41,15 @@ type marks struct {
 	tampered bool
 	// completed: the first request has been that.
 	completed bool
-	// cutting: the backend is making a snapshot.
-	cutting bool
+	// cutting: the backend is making a snapshot, cloning: a clone.
+	cutting, cloning bool
+	// given: a sidecar has bound the volume to a receiving claim.
+	given bool
+	// exposed: an administrator has set policy Delete in flight.
+	exposed bool
+	// elsewhere is the receiving claim of a bound volume that was bound to
+	// another one.
+	elsewhere types.UID
 }
 
 // intent is a choice that is not acted upon yet.
@@ -137,6 +146,9 @@ func (s *scenario) moves(w *world) []move {
 	}
 	if len(w.snapshots) > 0 {
 		add("snapshot controller", (*world).snapshotter)
+	}
+	if w.claim(clone) != nil {
+		add("provisioner: clone", (*world).cloner)
 	}
 	if w.did&(1<<thingNamed("expand source")) != 0 {
 		add("resizer", (*world).resizer)
@@ -250,9 +262,13 @@ func (w *world) does(c *choice) {
 		w.saw(written(c.Action))
 		return
 	}
+	// What the sidecar writes and leaves on policy Delete is its own doing.
+	w.exposed = w.exposed && (c.Patch == nil || c.Patch.Volume == nil)
 	if c.Patch == nil || c.Patch.Step != protocol.Bind {
 		return
 	}
+	w.given = true
+	w.checkUnused(c.Patch.Volume.Name)
 	if first && !w.tampered {
 		w.checkBound(c.Patch.Volume)
 	}
@@ -331,6 +347,19 @@ func (w *world) snapshotter() {
 	}
 }
 
+// cloner is csi-provisioner for a clone: it begins while the claim to be cloned
+// is Bound, and ends some time later.
+func (w *world) cloner() {
+	switch c := w.claim(source); {
+	case w.cloning:
+		w.cloning = false
+		w.put(clone, nil) // its further life is another's
+	case c != nil && c.Status.Phase == corev1.ClaimBound:
+		pv := w.volume(id{"volume", "", c.Spec.VolumeName})
+		w.cloning = pv != nil && pv.Name == volume.name && w.owner(pv) == c
+	}
+}
+
 // resizer first says on the claim what it is about to do. Its write of the claim
 // fails where somebody else wrote it.
 func (w *world) resizer() {
@@ -363,6 +392,7 @@ var (
 	rivalReceiver = id{"claim", "dev", "data-too"}
 	rivalApproval = id{"approval", "prod", "give-too"}
 	stranger      = id{"claim", "other", "scratch"}
+	clone         = id{"claim", "prod", "copy"}
 )
 
 func there(i id) func(*world) bool  { return func(w *world) bool { return w.objects[i] != nil } }
@@ -401,6 +431,9 @@ var things = []thing{
 	{name: "dev pod", possible: idle("test-0"), do: func(w *world) { w.pods = with(w.pods, "test-0", receiver) }},
 	{name: "dev pod goes", possible: running("test-0"), do: func(w *world) { w.unmount("test-0") }},
 	{name: "terminate", possible: func(w *world) bool { return !w.terminating }, do: func(w *world) { w.terminating = true }},
+	{name: "a burst", possible: func(w *world) bool { return !w.crowded }, do: func(w *world) {
+		w.crowded, w.finishAfter = true, w.now.Add(30*time.Second)
+	}},
 	{name: "minutes pass", possible: func(*world) bool { return true }, do: func(w *world) { w.now = w.now.Add(3 * time.Minute) }},
 	{name: "snapshot", possible: there(source), do: func(w *world) {
 		w.snapshots = []protocol.Snapshot{{Kind: "VolumeSnapshot", Namespace: "prod", Name: "s"}}
@@ -408,11 +441,18 @@ var things = []thing{
 	{name: "group snapshot", possible: there(source), do: func(w *world) {
 		w.snapshots = []protocol.Snapshot{{Kind: "VolumeGroupSnapshot", Namespace: "prod", Name: "g"}}
 	}},
+	{name: "clone", possible: func(w *world) bool { return w.claim(source) != nil && w.claim(clone) == nil }, do: func(w *world) {
+		w.receive(clone, "spec: {dataSourceRef: {apiGroup: null, kind: PersistentVolumeClaim, name: data}}")
+	}},
 	{name: "expand source", possible: there(source), do: func(w *world) { w.edit(source, "spec: {resources: {requests: {storage: 2Gi}}}") }},
 	{name: "stranger asks", possible: absent(stranger), do: func(w *world) { w.receive(stranger, "spec: {dataSourceRef: null}") }},
 	{name: "the driver fails", possible: func(w *world) bool { return w.driverError == "" }, do: func(w *world) { w.driverError = "down" }},
 	{name: "delete volume", possible: inFlightNow, do: func(w *world) { w.delete(volume) }, tampers: true},
 	{name: "claimRef loses its UID", possible: inFlightNow, do: func(w *world) { w.edit(volume, "spec: {claimRef: {uid: null}}") }, tampers: true},
+	{name: "policy Delete", possible: inFlightNow, do: func(w *world) {
+		w.exposed = true
+		w.edit(volume, "spec: {persistentVolumeReclaimPolicy: Delete}")
+	}, tampers: true},
 	{name: "claimRef is removed", possible: inFlightNow, do: func(w *world) { w.edit(volume, "spec: {claimRef: null}") }, tampers: true},
 }
 
@@ -465,21 +505,14 @@ func (w *world) check() {
 	if pv == nil {
 		return
 	}
-	ref := pv.Spec.ClaimRef
-	// Of a claim that was bound to another volume the binder takes the UID away;
-	// nobody but a claim of that name could take it.
-	elsewhere := ref != nil && w.claim(id{"claim", ref.Namespace, ref.Name}) != nil && w.claim(id{"claim", ref.Namespace, ref.Name}).Spec.VolumeName == spare.name
-	if !w.tampered && !elsewhere && (ref == nil || ref.UID == "" || pv.Status.Phase == corev1.VolumeAvailable) {
-		w.Errorf("anybody may have the volume")
+	w.exposed = w.exposed && pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain
+	j, _ := protocol.ParseJournal(pv, driverName)
+	if !w.tampered {
+		w.checkOwner(pv, j)
 	}
-	if ref != nil && ref.Namespace == stranger.namespace && !w.tampered {
-		w.Errorf("a stranger has the volume")
-	}
-	if c := w.owner(pv); c != nil && c.Namespace == receiver.namespace && c.Spec.VolumeName == pv.Name {
+	// Before that, only tampering gives the volume to the receiving claim.
+	if c := w.owner(pv); c != nil && c.Namespace == receiver.namespace && c.Spec.VolumeName == pv.Name && w.given {
 		w.bound = with(w.bound, pv.Name, true)
-	}
-	if c := w.claim(source); c != nil && c.Spec.VolumeName == pv.Name && c.Status.Phase == corev1.ClaimBound && w.owner(pv) != nil && w.owner(pv) != c && !w.tampered {
-		w.Errorf("the source claim is Bound, and its volume is another's")
 	}
 	if r := get[*v1alpha1.NamespaceTransferRequest](w.objects, request); r != nil && match.Completed(r) && r.UID == "request-1" && !w.completed {
 		w.completed = true
@@ -489,14 +522,65 @@ func (w *world) check() {
 	}
 }
 
+// checkOwner makes sure that the volume is nobody's but the two sides'. Phase
+// Available means nothing where claimRef has a UID: the binder looks at claimRef.
+func (w *world) checkOwner(pv *corev1.PersistentVolume, j *protocol.Journal) {
+	ref := pv.Spec.ClaimRef
+	if j != nil && j.Bound {
+		if c := w.claim(id{"claim", j.Claim.Namespace, j.Claim.Name}); c != nil && c.UID == j.Claim.UID && c.Spec.VolumeName != "" && c.Spec.VolumeName != pv.Name {
+			w.elsewhere = c.UID
+		}
+	}
+	switch {
+	case ref == nil:
+		w.Errorf("anybody may have the volume")
+		return
+	case ref.UID != "":
+	case j == nil || j.Claim.UID != w.elsewhere || ref.Namespace != j.Claim.Namespace || ref.Name != j.Claim.Name:
+		// But for the binder, which takes the UID away where the receiving claim was
+		// bound to another volume. Then only a claim of its name fits.
+		w.Errorf("claimRef lacks a UID")
+	}
+	for _, i := range w.all("claim") {
+		c := w.claim(i)
+		if c.Spec.VolumeName != pv.Name || c.Status.Phase != corev1.ClaimBound {
+			continue
+		}
+		switch owner := w.owner(pv); {
+		case i != source && i.namespace != receiver.namespace:
+			w.Errorf("a stranger has the volume")
+		case i == source && owner != nil && owner != c:
+			w.Errorf("the source claim is Bound, and its volume is another's")
+		case i != source && owner == c && !w.given:
+			w.Errorf("the receiving claim has the volume before bind")
+		}
+	}
+}
+
 // rivalry: there may be another approval, that served.
 func (w *world) rivalry() bool { return w.counts["approval"] > 1 }
 
-// checkPark makes sure that the approval was made for the claim.
+// checkPark makes sure that the approval was made for the claim, and is good.
 func (w *world) checkPark(p *protocol.Patch) {
+	j, _ := protocol.ParseJournal(w.merge(volume, p.Volume, p.Data).(*corev1.PersistentVolume), driverName)
+	for _, i := range w.all("approval") {
+		if a := get[*v1alpha1.NamespaceTransferApproval](w.objects, i); j != nil && a.UID == j.Approval.UID && match.Spent(a) {
+			w.Errorf("an approval serves twice")
+		}
+	}
 	c, a := w.claim(source), get[*v1alpha1.NamespaceTransferApproval](w.objects, approval)
 	if c != nil && a != nil && !w.rivalry() && p.Volume.Name == c.Spec.VolumeName && !c.CreationTimestamp.Before(&a.CreationTimestamp) {
 		w.Errorf("a claim is given away by an approval that was there before it")
+	}
+}
+
+// checkUnused makes sure that the giver's pods are done with a volume that was
+// just bound, whatever was done to it before.
+func (w *world) checkUnused(name string) {
+	for pod, mounted := range w.mounted {
+		if w.pods[pod] == source && mounted == name {
+			w.Errorf("bound while pod %s of the giver uses it", pod)
+		}
 	}
 }
 
@@ -506,13 +590,11 @@ func (w *world) checkBound(was *corev1.PersistentVolume) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	for pod, name := range w.mounted {
-		if w.pods[pod] == source && name == was.Name {
-			w.Errorf("bound while pod %s of the giver uses it", pod)
-		}
-	}
 	if w.cutting {
 		w.Errorf("bound while the giver's snapshot is being made")
+	}
+	if w.cloning {
+		w.Errorf("bound while the giver's clone is being made")
 	}
 	if c := w.claim(source); c != nil && c.UID == j.Source.UID && c.Status.Phase != corev1.ClaimLost {
 		w.Errorf("bound while the source claim is %s", c.Status.Phase)
@@ -530,7 +612,10 @@ func (w *world) rest(tell func(string, ...any), seen func() bool) {
 	for pod := range w.pods {
 		w.unmount(pod)
 	}
-	w.driverError, w.ownerError, w.snapshots, w.cutting, w.did = "", "", nil, false, 0
+	w.driverError, w.ownerError, w.snapshots, w.cutting, w.cloning, w.crowded, w.did = "", "", nil, false, false, false, 0
+	if w.claim(clone) != nil {
+		w.put(clone, nil)
+	}
 	for n := range w.sidecars {
 		w.become(n)
 		w.seen, w.memory, w.intent = nil, memory{}, nil
@@ -581,8 +666,12 @@ func (w *world) sidecarRests(tell func(string, ...any)) bool {
 	for _, key := range keys {
 		if c := w.choose(key); c.Wait == nil {
 			tell("sidecar: %s (%s)", c.Step(), c.Why)
+			before := w.counts["writes"]
 			w.does(c)
 			w.check()
+			if writes(c.Action) && w.counts["writes"] == before {
+				w.Errorf("%s is refused, and tried for ever", c.Step())
+			}
 			return true
 		}
 	}
@@ -600,10 +689,15 @@ func (w *world) checkRest() {
 	if r != nil && a != nil && match.Completed(r) && r.UID == "request-1" && a.UID == "approval-1" && !w.rivalry() && !match.Spent(a) {
 		w.Errorf("an approval has served a transfer and is not spent")
 	}
+	inFlight := false
 	for _, i := range w.all("volume") {
 		if i != spare {
 			w.checkEnd(i)
+			inFlight = inFlight || w.volume(i).Annotations[v1alpha1.AnnotationJournal] != ""
 		}
+	}
+	if r != nil && r.Status.Phase == v1alpha1.PhaseTransferring && !inFlight && !w.tampered {
+		w.Errorf("the request says Transferring for ever")
 	}
 }
 
@@ -617,6 +711,8 @@ func (w *world) checkEnd(i id) {
 		w.Error(err)
 	case j != nil && pv.DeletionTimestamp == nil && pv.Spec.ClaimRef.Kind == "PersistentVolumeClaim" && owner == nil:
 		w.Errorf("%s is in flight to a claim that is gone", i)
+	case j != nil && w.tampered && w.taken(pv, j):
+		// An administrator decides whose it is.
 	case j != nil && (pv.DeletionTimestamp != nil || from == nil || from.UID != j.Source.UID || w.terminating):
 		// It waits for a claim that can have it, or for the end of the one that has it.
 	case j != nil:
@@ -637,6 +733,20 @@ func (w *world) checkEnd(i id) {
 	if from.Annotations[v1alpha1.AnnotationTransferUID] != "" || from.Annotations[v1alpha1.AnnotationTransferredTo] != "" {
 		w.Errorf("the source claim has its volume, and says that it went")
 	}
+}
+
+// taken reports whether a volume that a stranger's claim took after tampering is
+// kept, and said to be taken to those of the transfer who are still there.
+func (w *world) taken(pv *corev1.PersistentVolume, j *protocol.Journal) bool {
+	if w.owner(pv) == nil || w.owner(pv) != w.claim(stranger) || pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
+		return false
+	}
+	told := func(conditions []metav1.Condition) bool {
+		c := meta.FindStatusCondition(conditions, v1alpha1.ConditionTransferred)
+		return c != nil && c.Reason == string(protocol.ReasonVolumeTaken)
+	}
+	r, a := get[*v1alpha1.NamespaceTransferRequest](w.objects, request), get[*v1alpha1.NamespaceTransferApproval](w.objects, approval)
+	return (r == nil || r.UID != j.Request.UID || told(r.Status.Conditions)) && (a == nil || a.UID != j.Approval.UID || told(a.Status.Conditions))
 }
 
 // owner is the claim to which the volume belongs.

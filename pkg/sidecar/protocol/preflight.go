@@ -7,12 +7,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
 	"github.com/csi-transfer/csi-transfer/pkg/apis/transfer/v1alpha1"
@@ -116,13 +118,20 @@ func sourceState(s subject) *Refusal {
 	case s.verify:
 		return nil
 	case c.Status.Phase == corev1.ClaimLost && c.Annotations[v1alpha1.AnnotationTransferredTo] != "":
-		return refuse(ReasonSourceLost, "%s has lost its volume: it was transferred to %s", claimName(c), c.Annotations[v1alpha1.AnnotationTransferredTo])
+		return refuse(ReasonSourceLost, "%s has lost its volume: it was transferred to %s", claimName(c), transferredTo(c))
 	case c.Status.Phase == corev1.ClaimLost:
 		return refuse(ReasonSourceLost, "%s has lost its volume", claimName(c))
 	case c.Status.Phase != corev1.ClaimBound || c.Spec.VolumeName == "":
 		return refuse(ReasonSourceNotBound, "%s is not Bound to a volume", claimName(c))
 	}
 	return nil
+}
+
+// transferredTo is where a claim says that its volume went. Its user may have
+// written anything there.
+func transferredTo(c *corev1.PersistentVolumeClaim) string {
+	const most = validation.DNS1123LabelMaxLength + len("/") + validation.DNS1123SubdomainMaxLength
+	return strings.Trim(strconv.Quote(truncate(c.Annotations[v1alpha1.AnnotationTransferredTo], most)), `"`)
 }
 
 func sourceOptOut(s subject) *Refusal {

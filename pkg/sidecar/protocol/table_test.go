@@ -136,7 +136,7 @@ type intention struct {
 
 // surroundings is what sidecars may see beside objects.
 func (w *world) surroundings() uint64 {
-	return hashedAll("pod", w.pods) + hashed("facts", fmt.Sprint(w.snapshots), w.now.Unix()) + hashed("driver", w.driverError, w.terminating)
+	return hashedAll("pod", w.pods) + hashed("facts", fmt.Sprint(w.snapshots), w.now.Unix()) + hashed("driver", w.driverError, w.terminating) + hashed("burst", w.crowded, w.finishAfter.Unix())
 }
 
 // choose is decide, remembered.

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
@@ -539,6 +540,9 @@ func (w *world) patch(p *protocol.Patch) (name, change string, err error) {
 		return i.String(), "", fmt.Errorf("%s", w.forbidden)
 	}
 	after := w.table.once(current, string(p.Data), func() object { return w.merge(i, current, p.Data) })
+	if current.GetDeletionTimestamp() != nil && slices.ContainsFunc(after.GetFinalizers(), func(f string) bool { return !slices.Contains(current.GetFinalizers(), f) }) {
+		return i.String(), "", fmt.Errorf("no new finalizers can be added to %s %s, which is being deleted", i.kind, i)
+	}
 	w.put(i, after)
 	w.saw(i)
 	if p.Claim != nil {
@@ -568,7 +572,10 @@ func (w *world) write(i id, on object, change func(object), conditions []metav1.
 		if !conditionReason.MatchString(c.Reason) {
 			w.Errorf("the API server would not accept condition %s of %s with reason %q", c.Type, i, c.Reason)
 		}
-		if c.Message == "" || strings.TrimRight(c.Message, " .;:,\n") != c.Message {
+		if len(c.Message) > 32<<10 {
+			w.Errorf("the API server would not accept condition %s of %s with a message of %d bytes", c.Type, i, len(c.Message))
+		}
+		if c.Message == "" || strings.ContainsFunc(c.Message, func(r rune) bool { return !unicode.IsGraphic(r) }) || strings.TrimRight(c.Message, " .;:,\n") != c.Message {
 			w.Errorf("condition %s of %s says %q", c.Type, i, c.Message)
 		}
 	}
