@@ -77,13 +77,13 @@ func (o *Observation) underway(name string) *Action {
 	}
 	pv := o.Volume.PV
 	switch {
-	case pv == nil && o.marked():
+	case pv == nil && (o.served() || o.marked()):
 		return o.complete()
 	case pv == nil || pv.Spec.CSI == nil:
 		return nil
 	}
 	inFlight := pv.Labels[v1alpha1.LabelInFlight] != "" || pv.Annotations[v1alpha1.AnnotationJournal] != ""
-	arrived := o.arrived(pv) || !inFlight && o.marked() && o.given(pv)
+	arrived := o.arrived(pv) || !inFlight && (o.served() || o.marked() && o.given(pv))
 	switch {
 	case !inFlight && !arrived:
 		return nil
@@ -105,6 +105,14 @@ func (o *Observation) underway(name string) *Action {
 func (o *Observation) arrived(pv *corev1.PersistentVolume) bool {
 	return slices.ContainsFunc(o.Receivers, func(c *corev1.PersistentVolumeClaim) bool {
 		return c.Status.Phase == corev1.ClaimBound && c.Spec.VolumeName == pv.Name && pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID == c.UID
+	})
+}
+
+// served reports whether an approval was spent by this request, which is written
+// when there is no way back any more.
+func (o *Observation) served() bool {
+	return slices.ContainsFunc(o.Approvals, func(a *v1alpha1.NamespaceTransferApproval) bool {
+		return match.Spent(a) && match.ReservedFor(a, o.Request)
 	})
 }
 

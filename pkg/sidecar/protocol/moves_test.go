@@ -43,12 +43,13 @@ type marks struct {
 	completed bool
 	// cutting: the backend is making a snapshot, cloning: a clone.
 	cutting, cloning bool
+	// arrived: a sidecar has restored the volume for the receiving claim.
+	arrived bool
 	// given: a sidecar has bound the volume to a receiving claim.
 	given bool
 	// exposed: an administrator has set policy Delete in flight.
 	exposed bool
-	// elsewhere is the receiving claim of a bound volume that was bound to
-	// another one.
+	// elsewhere is the receiving claim that was bound to another volume.
 	elsewhere types.UID
 }
 
@@ -264,6 +265,10 @@ func (w *world) does(c *choice) {
 	}
 	// What the sidecar writes and leaves on policy Delete is its own doing.
 	w.exposed = w.exposed && (c.Patch == nil || c.Patch.Volume == nil)
+	if c.Patch != nil && c.Patch.Step == protocol.Restore {
+		j, _ := protocol.ParseJournal(c.Patch.Volume, driverName)
+		w.arrived = w.arrived || j.Bound
+	}
 	if c.Patch == nil || c.Patch.Step != protocol.Bind {
 		return
 	}
@@ -526,10 +531,8 @@ func (w *world) check() {
 // Available means nothing where claimRef has a UID: the binder looks at claimRef.
 func (w *world) checkOwner(pv *corev1.PersistentVolume, j *protocol.Journal) {
 	ref := pv.Spec.ClaimRef
-	if j != nil && j.Bound {
-		if c := w.claim(id{"claim", j.Claim.Namespace, j.Claim.Name}); c != nil && c.UID == j.Claim.UID && c.Spec.VolumeName != "" && c.Spec.VolumeName != pv.Name {
-			w.elsewhere = c.UID
-		}
+	if c := w.claim(receiver); c != nil && c.Spec.VolumeName != "" && c.Spec.VolumeName != pv.Name {
+		w.elsewhere = c.UID
 	}
 	switch {
 	case ref == nil:
@@ -686,7 +689,7 @@ func (w *world) checkRest() {
 		}
 	}
 	r, a := get[*v1alpha1.NamespaceTransferRequest](w.objects, request), get[*v1alpha1.NamespaceTransferApproval](w.objects, approval)
-	if r != nil && a != nil && match.Completed(r) && r.UID == "request-1" && a.UID == "approval-1" && !w.rivalry() && !match.Spent(a) {
+	if served := w.arrived || r != nil && match.Completed(r) && r.UID == "request-1"; served && a != nil && a.UID == "approval-1" && !w.rivalry() && !match.Spent(a) {
 		w.Errorf("an approval has served a transfer and is not spent")
 	}
 	inFlight := false

@@ -16,6 +16,7 @@ import (
 
 	"github.com/csi-transfer/csi-transfer/internal/docs"
 	"github.com/csi-transfer/csi-transfer/pkg/apis/transfer/v1alpha1"
+	"github.com/csi-transfer/csi-transfer/pkg/match"
 	"github.com/csi-transfer/csi-transfer/pkg/sidecar/protocol"
 )
 
@@ -125,6 +126,7 @@ var safeguards = []*safeguard{
 			o.Approvals = []*v1alpha1.NamespaceTransferApproval{a.Status.Approval}
 			return protocol.Decide(o)
 		}},
+	{name: "an approval is spent before the volume is restored", in: scenario{things: []string{"delete request"}}, show: spentShown},
 	{name: "no restoring of a volume that is being deleted", in: scenario{things: []string{"delete volume"}},
 		show: func(o *protocol.Observation) {
 			volumeShown(o, func(pv *corev1.PersistentVolume, _ *protocol.Journal) { pv.DeletionTimestamp = nil })
@@ -197,6 +199,22 @@ func oldShown(o *protocol.Observation) {
 	if o.Source != nil {
 		o.Source = o.Source.DeepCopy()
 		o.Source.CreationTimestamp = metav1.Unix(1, 0)
+	}
+}
+
+// spentShown shows the approvals of a volume that is bound as if they had served.
+func spentShown(o *protocol.Observation) {
+	if o.Volume == nil || o.Volume.PV == nil {
+		return
+	}
+	if j, _ := protocol.ParseJournal(o.Volume.PV, driverName); j == nil || !j.Bound {
+		return
+	}
+	o.Approvals = slices.Clone(o.Approvals)
+	for n, a := range o.Approvals {
+		a = a.DeepCopy()
+		match.SetCondition(a, &a.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionTransferred, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonTransferred})
+		o.Approvals[n] = a
 	}
 }
 
