@@ -36,7 +36,7 @@ explore-test:
 
 explore: ## Go every way through a model of the cluster, deep; writes the numbers to docs/reliability.md
 	go test -c -o bin/explore ./pkg/sidecar/protocol
-	cd pkg/sidecar/protocol && UPDATE_DOCS=1 exec ../../../bin/explore -test.timeout 60m -test.run 'TestExplore|TestSafeguards' -deeper $(or $(DEEPER),1) -record
+	cd pkg/sidecar/protocol && UPDATE_DOCS=1 exec ../../../bin/explore -test.timeout 60m -test.run 'TestExplore|TestSafeguards' -deeper $(or $(DEEPER),3) -record
 
 FUZZTIME ?= 20s
 

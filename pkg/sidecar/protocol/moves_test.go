@@ -75,7 +75,8 @@ type scenario struct {
 	budget int
 	things []string
 	// depth is how many moves there may be beside those of an undisturbed transfer.
-	depth int
+	// A deeper run adds as many as stride says, or one.
+	depth, stride int
 }
 
 // enter makes the world of a scenario, where a transfer is about to begin.
@@ -539,7 +540,7 @@ func (w *world) checkOwner(pv *corev1.PersistentVolume, j *protocol.Journal) {
 		w.Errorf("anybody may have the volume")
 		return
 	case ref.UID != "":
-	case j == nil || j.Claim.UID != w.elsewhere || ref.Namespace != j.Claim.Namespace || ref.Name != j.Claim.Name:
+	case w.elsewhere == "" || j != nil && j.Claim.UID != w.elsewhere || ref.Namespace != receiver.namespace || ref.Name != receiver.name:
 		// But for the binder, which takes the UID away where the receiving claim was
 		// bound to another volume. Then only a claim of its name fits.
 		w.Errorf("claimRef lacks a UID")
@@ -714,7 +715,7 @@ func (w *world) checkEnd(i id) {
 		w.Error(err)
 	case j != nil && pv.DeletionTimestamp == nil && pv.Spec.ClaimRef.Kind == "PersistentVolumeClaim" && owner == nil:
 		w.Errorf("%s is in flight to a claim that is gone", i)
-	case j != nil && w.tampered && w.taken(pv, j):
+	case w.taken(pv, j):
 		// An administrator decides whose it is.
 	case j != nil && (pv.DeletionTimestamp != nil || from == nil || from.UID != j.Source.UID || w.terminating):
 		// It waits for a claim that can have it, or for the end of the one that has it.
@@ -738,18 +739,29 @@ func (w *world) checkEnd(i id) {
 	}
 }
 
-// taken reports whether a volume that a stranger's claim took after tampering is
-// kept, and said to be taken to those of the transfer who are still there.
+// taken reports whether a volume that is another claim's is kept, and said to be
+// so to those of the transfer who are still there: a stranger's after tampering;
+// or, in the one moment without a UID, the one that its user made again under the
+// receiving claim's name.
 func (w *world) taken(pv *corev1.PersistentVolume, j *protocol.Journal) bool {
-	if w.owner(pv) == nil || w.owner(pv) != w.claim(stranger) || pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
+	owner, reason := w.owner(pv), protocol.ReasonVolumeTaken
+	switch {
+	case owner == nil || pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain:
+		return false
+	case owner == w.claim(stranger) && w.tampered && j != nil:
+	case owner == w.claim(receiver) && j != nil && j.Claim.UID == w.elsewhere:
+	case owner == w.claim(receiver) && j == nil && w.elsewhere != "":
+		reason = protocol.ReasonReceivingClaimDeleted // and given up before
+	default:
 		return false
 	}
-	told := func(conditions []metav1.Condition) bool {
-		c := meta.FindStatusCondition(conditions, v1alpha1.ConditionTransferred)
-		return c != nil && c.Reason == string(protocol.ReasonVolumeTaken)
-	}
 	r, a := get[*v1alpha1.NamespaceTransferRequest](w.objects, request), get[*v1alpha1.NamespaceTransferApproval](w.objects, approval)
-	return (r == nil || r.UID != j.Request.UID || told(r.Status.Conditions)) && (a == nil || a.UID != j.Approval.UID || told(a.Status.Conditions))
+	return (r == nil || r.UID != "request-1" || says(r.Status.Conditions, reason)) && (a == nil || a.UID != "approval-1" || says(a.Status.Conditions, reason))
+}
+
+func says(conditions []metav1.Condition, reason protocol.Reason) bool {
+	c := meta.FindStatusCondition(conditions, v1alpha1.ConditionTransferred)
+	return c != nil && c.Reason == string(reason)
 }
 
 // owner is the claim to which the volume belongs.
