@@ -79,12 +79,14 @@ func run() (passed bool, err error) {
 	if !*csiSanity {
 		suiteConfig.LabelFilter = conformance.SpecLabel
 	}
-	// Ginkgo's own report is for those who write specs: --ginkgo.v brings it back.
-	if !reporterConfig.Verbose {
-		formatter.ColorableStdOut = io.Discard
-	}
+	// Ginkgo's own report and what clients log are for those who write specs:
+	// --ginkgo.v brings them back.
 	klog.LogToStderr(false)
 	klog.SetOutput(ginkgo.GinkgoWriter)
+	if !reporterConfig.Verbose {
+		formatter.ColorableStdOut = io.Discard
+		klog.SetOutput(io.Discard)
+	}
 	introduction, err := introduce(config)
 	if err != nil {
 		return false, err
