@@ -7,8 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/csi-transfer/csi-transfer/pkg/apis/transfer/v1alpha1"
 	"github.com/csi-transfer/csi-transfer/test/cluster"
@@ -195,4 +197,30 @@ func TestKubectl_CancelInFlight(t *testing.T) {
 		t.Errorf("exit code %d:\n%s", code, out)
 	}
 	s.returned(before)
+}
+
+// TestKubectl_RescueOnlyWithoutSidecar: a volume is left to the sidecar that holds
+// the Lease of its driver, unless the administrator insists.
+func TestKubectl_RescueOnlyWithoutSidecar(t *testing.T) {
+	s := newScene(t)
+	s.stranded(nil)
+	must[*coordinationv1.Lease](s)(s.Client.CoordinationV1().Leases(s.receiver).Create(s.ctx, &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: s.lease()},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity:       ptr.To("somebody"),
+			LeaseDurationSeconds: ptr.To[int32](3600),
+			RenewTime:            ptr.To(metav1.NowMicro()),
+		},
+	}, metav1.CreateOptions{}))
+	admin := s.withKubeconfig(s.Kubeconfig)
+	out, code := admin.types("kubectl transfer rescue " + s.moving + " --yes")
+	if code != 1 || !strings.Contains(out, "somebody holds Lease dev/"+s.lease()) {
+		t.Errorf("exit code %d:\n%s", code, out)
+	}
+	if !parked(s.volume(s.moving)) {
+		t.Error("the volume was taken out of flight all the same")
+	}
+	if out, code := admin.types("kubectl transfer rescue " + s.moving + " --yes --force"); code != 0 {
+		t.Errorf("with --force: exit code %d:\n%s", code, out)
+	}
 }

@@ -209,7 +209,7 @@ func (s *session) begun(all []*transfer) error {
 		var made []runtime.Object
 		for _, t := range all {
 			if t.err == nil {
-				made = append(made, t.request)
+				made = append(made, t.request, t.approval)
 				if s.output.dry() {
 					made = append(made, t.newClaim(t.request.Name, t.expected()))
 				}

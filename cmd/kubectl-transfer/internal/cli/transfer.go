@@ -45,6 +45,8 @@ type transfer struct {
 
 	row     *board.Row
 	request *v1alpha1.NamespaceTransferRequest
+	// approval is the user's own, where this user also approves.
+	approval *v1alpha1.NamespaceTransferApproval
 	// claim is the receiving claim, once it is there.
 	claim *corev1.PersistentVolumeClaim
 	// err is why the command did not see the transfer to its end.
@@ -90,7 +92,7 @@ func (t *transfer) begin(ctx context.Context) error {
 		return err
 	}
 	if t.giver != nil {
-		_, _, err = t.approve(ctx, t.giver, t.target.Namespace, t.request.Name, true)
+		t.approval, _, err = t.approve(ctx, t.giver, t.target.Namespace, t.request.Name, true)
 	}
 	return err
 }
