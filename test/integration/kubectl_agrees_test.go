@@ -29,7 +29,6 @@ func TestR20_CheckAgrees(t *testing.T) {
 		c.Annotations = map[string]string{v1alpha1.AnnotationAllow: "false"}
 		c.Finalizers = []string{"example.com/backup"}
 	})
-	s.Cleanup(func() { s.patchClaim(s.giver, "data", `{"metadata":{"finalizers":null}}`) })
 	s.pod(s.giver, "app", "data")
 	clone := s.newClaim("clone", func(c *corev1.PersistentVolumeClaim) {
 		c.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "data"}
