@@ -512,7 +512,7 @@ func (w *world) check() {
 		return
 	}
 	w.exposed = w.exposed && pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain
-	j, _ := protocol.ParseJournal(pv, driverName)
+	j := w.table.versions(pv).journal
 	if !w.tampered {
 		w.checkOwner(pv, j)
 	}

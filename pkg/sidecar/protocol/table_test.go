@@ -9,6 +9,7 @@ import (
 	"hash/maphash"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/csi-transfer/csi-transfer/pkg/sidecar/protocol"
@@ -29,7 +30,11 @@ type table struct {
 	choices  map[uint64]*choice
 }
 
-type versions struct{ current, former object }
+type versions struct {
+	current, former object
+	// journal is a volume's, if it has a good one.
+	journal *protocol.Journal
+}
 
 // change is one that was made before: how to which object.
 type change struct {
@@ -63,7 +68,10 @@ func (t *table) versions(o object) *versions {
 	}
 	former := o.DeepCopyObject().(object)
 	former.SetResourceVersion("0")
-	v = &versions{o, former}
+	v = &versions{current: o, former: former}
+	if pv, ok := o.(*corev1.PersistentVolume); ok {
+		v.journal, _ = protocol.ParseJournal(pv, driverName)
+	}
 	t.contents[key], t.objects[o], t.objects[former] = v, v, v
 	return v
 }

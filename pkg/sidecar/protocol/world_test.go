@@ -302,9 +302,11 @@ func (w *world) delete(i id) {
 		w.Fatalf("no %s %s", i.kind, i)
 	}
 	if was.GetDeletionTimestamp() == nil {
-		o := was.DeepCopyObject().(object)
-		o.SetDeletionTimestamp(ptr.To(metav1.NewTime(w.now)))
-		w.put(i, o)
+		w.put(i, w.table.once(was, w.now, func() object {
+			o := was.DeepCopyObject().(object)
+			o.SetDeletionTimestamp(ptr.To(metav1.NewTime(w.now)))
+			return o
+		}))
 	}
 }
 
