@@ -380,7 +380,11 @@ func TestValidateFails(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			d := mustConnect(t, &fakeDriver{capabilities: offersAll(), validate: tc.validate}, shortTimeout)
+			timeout := longTimeout
+			if tc.code == codes.DeadlineExceeded {
+				timeout = shortTimeout
+			}
+			d := mustConnect(t, &fakeDriver{capabilities: offersAll(), validate: tc.validate}, timeout)
 			_, err := d.Validate(t.Context(), volume)
 			if err == nil || !strings.Contains(err.Error(), tc.text) {
 				t.Fatalf("got error %v, want one with %q", err, tc.text)
