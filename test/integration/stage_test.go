@@ -124,8 +124,8 @@ type numberedCall struct {
 // first says that no such call came before.
 func (c numberedCall) first() bool { return strings.HasSuffix(c.id, " 1") }
 
-// calls tells of the scene's calls, through what st is, as they are made. See
-// proxy.Handler.
+// calls has handle decide about the calls that the stage's sidecar makes for the
+// scene from now on, as a proxy.Handler does. It numbers them from one.
 func (s *scene) calls(st *stage, handle func(call numberedCall, forward func() error) error) {
 	var mu sync.Mutex
 	seen := map[string]int{}
