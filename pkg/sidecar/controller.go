@@ -88,6 +88,7 @@ type Controller struct {
 	queue        workqueue.TypedRateLimitingInterface[types.NamespacedName]
 	surroundings *batch[extent, *surroundings]
 	handles      *batch[extent, map[string][]string]
+	terminating  *batch[string, bool]
 	asker        *asker
 	holdoff      *holdoff
 	turns        turns
@@ -128,7 +129,7 @@ func New(c Config) *Controller {
 		turns:   turns{waiting: map[types.NamespacedName]struct{}{}},
 	}
 	r := &reader{Clients: c.Clients, driver: settings.Driver.Name, attaches: k.attaches}
-	k.surroundings, k.handles = newBatch(r.read), newBatch(r.handles)
+	k.surroundings, k.handles, k.terminating = newBatch(r.read), newBatch(r.handles), newBatch(r.terminating)
 	k.asker = newAsker(c.Driver, k.secretsOf, settings.PollInterval, k.queue.Add)
 	k.watches = newWatches(k.open, k.queue.Add)
 	k.requests.informer = informer(c.Transfer.RESTClient(), "namespacetransferrequests", "", &v1alpha1.NamespaceTransferRequest{}, c.Resync, cache.Indexers{indexBySource: indexer(sourceOf)}, nil)

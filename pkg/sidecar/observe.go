@@ -265,6 +265,12 @@ func (c *Controller) readFacts(ctx context.Context, o *protocol.Observation, f *
 		}
 	}
 	around.concern(f, p.source, pv, o.Source)
+	if f.Live {
+		var err error
+		if f.ReceivingNamespaceGone, err = c.terminating.get(ctx, o.Name.Namespace); err != nil {
+			return fmt.Errorf("reading Namespace %s: %w", o.Name.Namespace, err)
+		}
+	}
 
 	// The cache will do for claims even when verifying: it has shown the source
 	// claim Lost, and so everything that was written to claims of the namespace

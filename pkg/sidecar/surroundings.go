@@ -111,10 +111,15 @@ func (s *surroundings) read(ctx context.Context, e extent, parts []part) error {
 	return g.Wait()
 }
 
-func (r *reader) namespace(ctx context.Context, s *surroundings, e extent) error {
-	ns, err := orNil(r.Core.Namespaces().Get(ctx, e.namespace, metav1.GetOptions{}))
-	s.terminating = err == nil && (ns == nil || ns.DeletionTimestamp != nil)
+func (r *reader) namespace(ctx context.Context, s *surroundings, e extent) (err error) {
+	s.terminating, err = r.terminating(ctx, e.namespace)
 	return err
+}
+
+// terminating reports whether a namespace is terminating or gone.
+func (r *reader) terminating(ctx context.Context, name string) (bool, error) {
+	ns, err := orNil(r.Core.Namespaces().Get(ctx, name, metav1.GetOptions{}))
+	return err == nil && (ns == nil || ns.DeletionTimestamp != nil), err
 }
 
 func (r *reader) pods(ctx context.Context, s *surroundings, e extent) error {

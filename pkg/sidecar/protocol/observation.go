@@ -107,6 +107,8 @@ type Facts struct {
 	Class *storagev1.StorageClass
 	// SourceNamespaceGone is true where the giving namespace is terminating or gone.
 	SourceNamespaceGone bool
+	// ReceivingNamespaceGone is that of the receiving namespace. Live only.
+	ReceivingNamespaceGone bool
 	// Pods are the scheduled pods of the giving namespace that name the source claim.
 	Pods []string
 	// Attachments are the VolumeAttachments of the volume.

@@ -500,6 +500,9 @@ func receiver(s subject) *Refusal {
 	switch c := s.Receivers[0]; {
 	case c.DeletionTimestamp != nil:
 		return refuse(ReasonReceivingClaimBeingDeleted, "%s is being deleted", claimName(c))
+	case s.Facts.ReceivingNamespaceGone:
+		// The volume would be deleted together with the claim, in a moment.
+		return refuse(ReasonReceivingClaimBeingDeleted, "%s is being deleted together with its namespace", claimName(c))
 	case c.Spec.DataSourceRef.Namespace != nil:
 		return refuse(ReasonReceivingClaimCrossNamespace, "%s sets spec.dataSourceRef.namespace", claimName(c))
 	// The binder sets volumeName together with the annotation; without it the

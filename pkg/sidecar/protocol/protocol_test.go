@@ -330,7 +330,7 @@ func (g generator) volume() *corev1.PersistentVolume {
 }
 
 func (g generator) facts(live bool) *protocol.Facts {
-	f := &protocol.Facts{Live: live, SourceNamespaceGone: live && g.seldom()}
+	f := &protocol.Facts{Live: live, SourceNamespaceGone: live && g.seldom(), ReceivingNamespaceGone: live && g.seldom()}
 	if g.often() {
 		f.Class = &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast", Annotations: map[string]string{v1alpha1.AnnotationAllow: "true"}}, Provisioner: driverName}
 	}
