@@ -6,6 +6,7 @@ package integration
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -39,26 +40,23 @@ type action struct {
 
 // actions are those of both users, a third one's, and an administrator's.
 //
-// Where the receiving claim goes between the last look at it and bind, its user
-// has deleted it in flight: the volume is kept. Where a source claim goes before
-// its volume is parked, the volume goes with it, as ever. A namespace that is
-// being deleted still receives what its claims ask for while they are there, and
-// takes it along.
+// Where a source claim goes before its volume is parked, the volume goes with it,
+// as ever.
 var actions = []action{
 	{
 		name:   "receiving claim deleted",
 		do:     always(func(s *scene) { s.deleteClaim(s.receiver, "data", true) }),
-		before: []ending{returned, kept}, after: []ending{kept, deleted},
+		before: []ending{returned}, after: []ending{kept, deleted},
 	},
 	{
 		name:   "receiving claim made anew",
 		do:     always(func(s *scene) { s.deleteClaim(s.receiver, "data", true); s.receive() }),
-		before: []ending{moved, kept}, after: []ending{kept, deleted},
+		before: []ending{moved}, after: []ending{kept, deleted},
 	},
 	{
 		name:   "S8 receiving claim made anew, bigger",
 		do:     always(func(s *scene) { s.deleteClaim(s.receiver, "data", true); s.receive(size("2Gi")) }),
-		before: []ending{returned, kept}, after: []ending{kept, deleted},
+		before: []ending{returned}, after: []ending{kept, deleted},
 	},
 	{
 		name:   "source claim deleted",
@@ -73,7 +71,7 @@ var actions = []action{
 	{
 		name:   "request deleted",
 		do:     always(func(s *scene) { s.must(s.requests().Delete(s.ctx, "take-data", metav1.DeleteOptions{})) }),
-		before: []ending{returned, moved}, after: []ending{moved},
+		before: []ending{returned}, after: []ending{moved},
 	},
 	{
 		name: "request made anew",
@@ -86,7 +84,7 @@ var actions = []action{
 	{
 		name:   "approval withdrawn",
 		do:     always(func(s *scene) { s.must(s.approvals().Delete(s.ctx, "give-data", metav1.DeleteOptions{})) }),
-		before: []ending{returned, moved}, after: []ending{moved},
+		before: []ending{returned}, after: []ending{moved},
 	},
 	{
 		name: "approval made anew",
@@ -104,13 +102,13 @@ var actions = []action{
 	{
 		name:   "receiving namespace deleted",
 		do:     always(func(s *scene) { s.doom(s.receiver) }),
-		before: []ending{returned, kept, deleted}, after: []ending{kept, deleted},
+		before: []ending{returned}, after: []ending{kept, deleted},
 	},
 	{
 		name:   "pod on the source claim",
 		pod:    func(s *scene) string { return s.giver },
 		do:     always(func(s *scene) { s.must(s.schedule(s.giver)) }),
-		before: []ending{returned, moved}, after: []ending{moved},
+		before: []ending{returned}, after: []ending{moved},
 	},
 	{
 		name:   "pod on the receiving claim",
@@ -121,7 +119,7 @@ var actions = []action{
 	{
 		name:   "source claim opted out",
 		do:     always(func(s *scene) { s.patchClaim(s.giver, "data", annotation(v1alpha1.AnnotationAllow, "false")) }),
-		before: []ending{returned, moved}, after: []ending{moved},
+		before: []ending{returned}, after: []ending{moved},
 	},
 	{
 		name: "second request",
@@ -224,16 +222,27 @@ func (s *scene) tryInFlight(patch string) bool {
 // gate holds a sidecar at one of its calls.
 type gate struct {
 	reached, opened chan struct{}
-	// hold returns when open was called; only the first call waits.
-	hold, open func()
+	open            func()
+	once            sync.Once
+	// decided: it is a write to the volume that was not applied yet, but may be.
+	// Valid once the gate is reached.
+	decided bool
 }
 
 func newGate(s *scene) *gate {
 	g := &gate{reached: make(chan struct{}), opened: make(chan struct{})}
 	g.open = sync.OnceFunc(func() { close(g.opened) })
-	g.hold = sync.OnceFunc(func() { close(g.reached); <-g.opened })
 	s.Cleanup(g.open)
 	return g
+}
+
+// hold returns when the gate is open. Only the first call waits.
+func (g *gate) hold(c numberedCall, applied bool) {
+	g.once.Do(func() {
+		g.decided = c.Resource == "persistentvolumes" && !applied
+		close(g.reached)
+		<-g.opened
+	})
 }
 
 // holdAt makes a gate at a call, before it is applied or after.
@@ -241,11 +250,11 @@ func (s *scene) holdAt(st *stage, id string, applied bool) *gate {
 	g := newGate(s)
 	s.calls(st, func(c numberedCall, forward func() error) error {
 		if c.id == id && !applied {
-			g.hold()
+			g.hold(c, false)
 		}
 		err := forward()
 		if c.id == id && applied {
-			g.hold()
+			g.hold(c, true)
 		}
 		return err
 	})
@@ -319,8 +328,11 @@ func (s *scene) race(a action, before *corev1.PersistentVolume, g *gate) ending 
 		return ""
 	}
 	right := a.before
-	if late {
+	switch {
+	case late:
 		right = a.after
+	case g.decided: // perhaps it is bind
+		right = slices.Concat(a.before, a.after)
 	}
 	how := s.settled(before, right...)
 	if !a.opens {

@@ -302,7 +302,7 @@ func (s *scene) crashAt(st *stage, id string, applied bool) *gate {
 			err = forward()
 		}
 		st.sidecar.Kill()
-		g.hold()
+		g.hold(c, applied)
 		return errors.Join(err, proxy.ErrCut)
 	})
 	return g

@@ -167,11 +167,11 @@ func (s *scene) suffer(st *stage, m misfortune) {
 		mu.Unlock()
 		gated := func() error {
 			if atGate && !m.applied {
-				g.hold()
+				g.hold(c, false)
 			}
 			err := forward()
 			if atGate && m.applied {
-				g.hold()
+				g.hold(c, true)
 			}
 			return err
 		}
@@ -181,7 +181,7 @@ func (s *scene) suffer(st *stage, m misfortune) {
 		soaked.disturbs.Add(1)
 		soakTally.addWhenDone(s.T, befalls.name, func() string { return string(how) })
 		if atGate && befalls.before {
-			g.hold() // it will not come to forward
+			g.hold(c, false) // it will not come to forward
 		}
 		return befalls.do(st, c.Call, gated)
 	})
