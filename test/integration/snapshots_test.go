@@ -135,72 +135,97 @@ const (
 	beforeStart = iota
 	inFlight
 	afterBind
+	// parkedOnly: the claim does not know yet that it has lost its volume.
+	parkedOnly
 )
 
-// operations are what the giver may begin at any moment, and what becomes of it
-// and of the transfer. Up to the last check the transfer waits for it, or goes
-// back for it; after that it no longer works on the volume.
-var operations = map[string]func(s *scene, at int, lift func()){
-	"snapshot": func(s *scene, at int, lift func()) {
-		s.snapshot("backup", "data")
-		s.takenUnless(at == afterBind, cluster.Snapshots, "backup", lift)
+// operations are what the giver may begin at any moment, and how that and the
+// transfer end. Up to the last check the transfer waits for it, or goes back for
+// it; after that it no longer works on the volume.
+var operations = map[string]struct {
+	begin func(s *scene) error
+	// ends is given what begin returned. It lets the transfer go on.
+	ends func(s *scene, at int, begun error, lift func())
+}{
+	"snapshot": {
+		func(s *scene) error { s.snapshot("backup", "data"); return nil },
+		func(s *scene, at int, _ error, lift func()) {
+			s.takenUnless(at == afterBind, cluster.Snapshots, "backup", lift)
+		},
 	},
-	"group snapshot": func(s *scene, at int, lift func()) {
-		s.must(s.Apply(s.ctx, fmt.Sprintf(`
+	"group snapshot": {
+		func(s *scene) error {
+			return s.Apply(s.ctx, fmt.Sprintf(`
 apiVersion: groupsnapshot.storage.k8s.io/v1
 kind: VolumeGroupSnapshot
 metadata: {namespace: %[1]s, name: all}
 spec:
   volumeGroupSnapshotClassName: %[2]s
   source: {selector: {matchLabels: {app: db}}}
-`, s.giver, s.class)))
-		s.takenUnless(at == afterBind, groupSnapshots, "all", lift)
+`, s.giver, s.class))
+		},
+		func(s *scene, at int, begun error, lift func()) {
+			s.must(begun)
+			s.takenUnless(at == afterBind, groupSnapshots, "all", lift)
+		},
 	},
-	"clone": func(s *scene, at int, lift func()) {
-		s.claim(s.giver, "copy", cloneOf("data"))
-		if at != afterBind {
-			s.bound(s.giver, "copy")
-		}
-		lift()
-		s.transferred()
-		if copied := must[*corev1.PersistentVolumeClaim](s)(s.claims(s.giver).Get(s.ctx, "copy", metav1.GetOptions{})); at == afterBind && copied.Spec.VolumeName != "" {
-			s.Errorf("the receiver's volume was cloned into %s", copied.Spec.VolumeName)
-		}
+	"clone": {
+		func(s *scene) error { s.claim(s.giver, "copy", cloneOf("data")); return nil },
+		func(s *scene, at int, _ error, lift func()) {
+			if at != afterBind {
+				s.holds(s.bound(s.giver, "copy"), "the giver's")
+			}
+			lift()
+			s.transferred()
+			if copied := must[*corev1.PersistentVolumeClaim](s)(s.claims(s.giver).Get(s.ctx, "copy", metav1.GetOptions{})); at == afterBind && copied.Spec.VolumeName != "" {
+				s.Errorf("the receiver's volume was cloned into %s", copied.Spec.VolumeName)
+			}
+		},
 	},
-	"expansion": func(s *scene, at int, lift func()) {
-		err := s.tryPatchClaim(`{"spec":{"resources":{"requests":{"storage":"2Gi"}}}}`)
-		if at == beforeStart {
-			s.must(err)
+	"expansion": {
+		func(s *scene) error { return s.tryPatchClaim(`{"spec":{"resources":{"requests":{"storage":"2Gi"}}}}`) },
+		func(s *scene, at int, begun error, lift func()) {
+			if s.lost(at, begun) {
+				lift()
+				s.transferred()
+				return
+			}
 			s.waitVolume(s.moving, func(pv *corev1.PersistentVolume) bool { return pv.Spec.Capacity.Storage().Value() == 2<<30 })
 			lift()
 			s.contains(s.refused(protocol.ReasonResizePending), "{giver}/data")
-			return
-		}
-		if !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
-			s.Errorf("expanding a Lost claim: %v", err)
-		}
-		lift()
-		s.transferred()
-		if capacity := s.volume(s.moving).Spec.Capacity.Storage(); capacity.Value() != 1<<30 {
-			s.Errorf("the volume has %s", capacity)
-		}
+		},
 	},
-	"other attributes": func(s *scene, at int, lift func()) {
-		err := s.tryPatchClaim(fmt.Sprintf(`{"spec":{"volumeAttributesClassName":%q}}`, s.class))
-		if at == afterBind || err != nil {
-			lift()
-			s.transferred()
-			if name := s.volume(s.moving).Spec.VolumeAttributesClassName; name != nil {
-				s.Errorf("the receiver's volume was modified to %s", *name)
+	"other attributes": {
+		func(s *scene) error {
+			return s.tryPatchClaim(fmt.Sprintf(`{"spec":{"volumeAttributesClassName":%q}}`, s.class))
+		},
+		func(s *scene, at int, begun error, lift func()) {
+			if s.lost(at, begun) {
+				lift()
+				s.transferred()
+				return
 			}
-			return
-		}
-		s.waitVolume(s.moving, func(pv *corev1.PersistentVolume) bool {
-			return ptr.Deref(pv.Spec.VolumeAttributesClassName, "") == s.class
-		})
-		lift()
-		s.contains(s.refused(protocol.ReasonAttributesClassMismatch), "{receiver}/data")
+			s.waitVolume(s.moving, func(pv *corev1.PersistentVolume) bool {
+				return ptr.Deref(pv.Spec.VolumeAttributesClassName, "") == s.class
+			})
+			lift()
+			s.contains(s.refused(protocol.ReasonAttributesClassMismatch), "{receiver}/data")
+		},
 	},
+}
+
+// lost reports whether the claim is Lost at that moment: then the API server has
+// refused to change what it asks for.
+func (s *scene) lost(at int, begun error) bool {
+	s.Helper()
+	if at == inFlight || at == afterBind {
+		if !apierrors.IsInvalid(begun) {
+			s.Errorf("changing what a Lost claim asks for: %v", begun)
+		}
+		return true
+	}
+	s.must(begun)
+	return false
 }
 
 // TestR12_OperationsDuringATransfer: whatever the giver begins on the claim, and
@@ -210,16 +235,46 @@ func TestR12_OperationsDuringATransfer(t *testing.T) {
 	backend := newScene(t)
 	backend.sidecarOf(backend.vendor(cluster.DriverOptions{Snapshotter: true, Resizer: true}))
 	backend.attributesClass()
-	for name, begin := range operations {
+	for name, operation := range operations {
 		for at, m := range moments {
 			t.Run(name+" "+m.name, func(t *testing.T) {
 				s := backend.in(t)
-				source := s.source(func(c *corev1.PersistentVolumeClaim) { c.Labels = map[string]string{"app": "db"} })
-				s.write(source, "the giver's")
-				begin(s, at, m.hold(s, source))
+				lift := m.hold(s, s.database())
+				operation.ends(s, at, operation.begin(s), lift)
 			})
 		}
 	}
+}
+
+// TestR12_OperationsOnAParkedVolume is the same where the volume is parked and
+// the volume binder has not seen it yet: to all others the claim is Bound.
+func TestR12_OperationsOnAParkedVolume(t *testing.T) {
+	backend := newFrailScene(t)
+	backend.sidecarOf(backend.vendor(cluster.DriverOptions{Snapshotter: true, Resizer: true}))
+	backend.attributesClass()
+	scenes, sources, begun := map[string]*scene{}, map[string]*corev1.PersistentVolumeClaim{}, map[string]error{}
+	for name := range operations {
+		scenes[name] = backend.another()
+		sources[name] = scenes[name].database()
+	}
+	backend.freeze()
+	for name, s := range scenes {
+		s.grant(sources[name])
+		s.waitVolume(s.moving, parked)
+		begun[name] = operations[name].begin(s)
+	}
+	backend.thaw()
+	for name, s := range scenes {
+		operations[name].ends(s, parkedOnly, begun[name], func() {})
+	}
+}
+
+// database is the source claim, with data, and a label to choose it by.
+func (s *scene) database() *corev1.PersistentVolumeClaim {
+	s.Helper()
+	source := s.source(func(c *corev1.PersistentVolumeClaim) { c.Labels = map[string]string{"app": "db"} })
+	s.write(source, "the giver's")
+	return source
 }
 
 var groupSnapshots = schema.GroupVersionResource{Group: "groupsnapshot.storage.k8s.io", Version: "v1", Resource: "volumegroupsnapshots"}
