@@ -9,6 +9,9 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -100,6 +103,39 @@ func TestR17_SnapshotsOfTheVolumeStay(t *testing.T) {
 	if _, err := os.Stat(content); !os.IsNotExist(err) {
 		s.Errorf("the driver still has the volume: %v", err)
 	}
+}
+
+// TestR16_GroupSnapshotTies: a volume is tied to a group snapshot like to any
+// other, and free again when that is deleted.
+func TestR16_GroupSnapshotTies(t *testing.T) {
+	s := newScene(t)
+	s.sidecarOf(s.vendor(cluster.DriverOptions{Snapshotter: true, Flags: []string{"--snapshot-linkage=snapshots"}}))
+	source := s.database()
+	s.must(operations["group snapshot"].begin(s))
+	s.waitReady(groupSnapshots, s.giver, "all")
+	s.grant(source)
+	s.contains(s.refused(protocol.ReasonSnapshotsLinked), "{volume}", "VolumeGroupSnapshot {giver}/all")
+	s.must(s.Dynamic.Resource(groupSnapshots).Namespace(s.giver).Delete(s.ctx, "all", metav1.DeleteOptions{}))
+	s.transferred()
+}
+
+// TestR16_DriverKnowsTheSnapshot: a snapshot that no object of Kubernetes shows,
+// on a cluster that need not know snapshots at all.
+func TestR16_DriverKnowsTheSnapshot(t *testing.T) {
+	s := newScene(t)
+	d := s.vendor(cluster.DriverOptions{Flags: []string{"--snapshot-linkage=snapshots"}})
+	s.sidecarOf(d)
+	source := s.source()
+	conn := must[*grpc.ClientConn](s)(grpc.NewClient("unix://"+d.Address, grpc.WithTransportCredentials(insecure.NewCredentials())))
+	defer conn.Close()
+	backend := csi.NewControllerClient(conn)
+	taken := must[*csi.CreateSnapshotResponse](s)(backend.CreateSnapshot(s.ctx, &csi.CreateSnapshotRequest{
+		Name: "by hand", SourceVolumeId: s.volume(s.moving).Spec.CSI.VolumeHandle,
+	}))
+	s.grant(source)
+	s.contains(s.refused(protocol.ReasonSnapshotsLinked), "{volume} is tied to its snapshots, of which it has 1")
+	must[*csi.DeleteSnapshotResponse](s)(backend.DeleteSnapshot(s.ctx, &csi.DeleteSnapshotRequest{SnapshotId: taken.GetSnapshot().GetSnapshotId()}))
+	s.transferred() // when the driver is asked again
 }
 
 // A moment is a step of a transfer at which it is held.
