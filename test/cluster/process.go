@@ -177,8 +177,17 @@ func (p *Process) Stop(ctx context.Context) error {
 // Pause stops the program from running (SIGSTOP) until Resume. Its connections
 // stay open.
 func (p *Process) Pause() error {
-	_, err := p.signal(unix.SIGSTOP)
-	return err
+	r, err := p.signal(unix.SIGSTOP)
+	if err != nil {
+		return err
+	}
+	// Some of its threads may run a little longer.
+	for {
+		err := unix.Waitid(unix.P_PID, r.pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }
 
 // Resume continues a paused program.
