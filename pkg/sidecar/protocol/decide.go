@@ -77,7 +77,7 @@ func (o *Observation) underway(name string) *Action {
 	}
 	pv := o.Volume.PV
 	switch {
-	case pv == nil && (o.served() || o.marked()):
+	case pv == nil && o.served():
 		return o.complete()
 	case pv == nil || pv.Spec.CSI == nil:
 		return nil

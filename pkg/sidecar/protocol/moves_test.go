@@ -693,6 +693,9 @@ func (w *world) checkRest() {
 	if served := w.arrived || r != nil && match.Completed(r) && r.UID == "request-1"; served && a != nil && a.UID == "approval-1" && !w.rivalry() && !match.Spent(a) {
 		w.Errorf("an approval has served a transfer and is not spent")
 	}
+	if r != nil && match.Completed(r) && r.UID == "request-1" && !w.given && w.volume(volume) == nil {
+		w.Errorf("completed, and the volume was deleted before anybody could have it")
+	}
 	inFlight := false
 	for _, i := range w.all("volume") {
 		if i != spare {
