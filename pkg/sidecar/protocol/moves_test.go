@@ -759,7 +759,7 @@ func (w *world) taken(pv *corev1.PersistentVolume, j *protocol.Journal) bool {
 		return false
 	}
 	r, a := get[*v1alpha1.NamespaceTransferRequest](w.objects, request), get[*v1alpha1.NamespaceTransferApproval](w.objects, approval)
-	return (r == nil || r.UID != "request-1" || says(r.Status.Conditions, reason)) && (a == nil || a.UID != "approval-1" || says(a.Status.Conditions, reason))
+	return (r == nil || r.UID != "request-1" || says(r.Status.Conditions, reason)) && (a == nil || a.UID != "approval-1" || match.Spent(a) || says(a.Status.Conditions, reason))
 }
 
 func says(conditions []metav1.Condition, reason protocol.Reason) bool {
