@@ -23,8 +23,10 @@ const (
 	maxUnderway = 64
 	// stuckAfter is when a volume that does not get on holds nobody up any more.
 	stuckAfter = 30 * time.Second
-	// finishWithin bounds how long a volume that has arrived is not restored for
-	// the sake of those on their way. Its claim is Bound and can be used.
+	// busy is how many volumes on their way are a burst, for whose sake those that
+	// have arrived are not restored yet.
+	busy = 16
+	// finishWithin bounds that. The claim is Bound meanwhile and can be used.
 	finishWithin = 30 * time.Second
 )
 
@@ -63,7 +65,7 @@ func (c *Controller) heedTraffic(o *protocol.Observation) {
 	case o.Volume == nil:
 		o.Crowded = c.underway() >= maxUnderway
 	case o.Volume.PV != nil && arrived(o.Volume.PV):
-		if since := o.Volume.PV.Status.LastPhaseTransitionTime; since != nil && c.underway() > 0 {
+		if since := o.Volume.PV.Status.LastPhaseTransitionTime; since != nil && c.underway() >= busy {
 			o.FinishAfter = since.Add(finishWithin)
 		}
 	}
@@ -72,16 +74,16 @@ func (c *Controller) heedTraffic(o *protocol.Observation) {
 // followTraffic returns what is to be called when a volume in flight changes: it
 // lets go on who waited for that.
 func (c *Controller) followTraffic() func(*corev1.PersistentVolume) {
-	busy := false
+	burst := false
 	return func(*corev1.PersistentVolume) {
 		n := c.underway()
 		c.turns.take(maxUnderway-n, c.queue.Add)
-		if busy && n == 0 {
+		if burst && n < busy {
 			for _, request := range c.volumes.informer.GetIndexer().ListIndexFuncValues(indexByRequest) {
 				c.queue.Add(splitName(request))
 			}
 		}
-		busy = n > 0
+		burst = n >= busy
 	}
 }
 

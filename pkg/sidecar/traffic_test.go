@@ -112,7 +112,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestFinish: what has arrived is finished when nothing is underway any more.
+// TestFinish: what has arrived is finished when the burst is over.
 func TestFinish(t *testing.T) {
 	r := newRoad()
 	arrived := volume("arrived", "PersistentVolumeClaim", corev1.VolumeBound, time.Second)
@@ -122,8 +122,11 @@ func TestFinish(t *testing.T) {
 		return o.FinishAfter
 	}
 	r.put(arrived)
+	for i := range busy - 1 {
+		r.put(volume(fmt.Sprint(i), v1alpha1.RequestKind, corev1.VolumeReleased, 0))
+	}
 	if at := finishAfter(); !at.IsZero() {
-		t.Errorf("waits until %s with nothing underway", at)
+		t.Errorf("waits until %s for a few", at)
 	}
 	r.put(volume("other", v1alpha1.RequestKind, corev1.VolumeReleased, 0))
 	if at, want := finishAfter(), noon.Add(finishWithin-time.Second); !at.Equal(want) {
@@ -131,8 +134,8 @@ func TestFinish(t *testing.T) {
 	}
 	r.woken()
 	r.put(volume("other", "PersistentVolumeClaim", corev1.VolumeBound, 0))
-	if n := r.woken(); n != 2 {
-		t.Errorf("%d of 2 volumes are finished once nothing is underway", n)
+	if n, want := r.woken(), 1+busy; n != want {
+		t.Errorf("%d of %d volumes are looked at once the burst is over", n, want)
 	}
 	r.put(volume("other", "PersistentVolumeClaim", corev1.VolumeBound, 0))
 	if n := r.woken(); n != 0 {
