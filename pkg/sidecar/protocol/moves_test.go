@@ -47,6 +47,8 @@ type marks struct {
 	arrived bool
 	// given: a sidecar has bound the volume to a receiving claim.
 	given bool
+	// seized: the binder has bound it to one, after somebody's tampering.
+	seized bool
 	// exposed: an administrator has set policy Delete in flight.
 	exposed bool
 	// elsewhere is the receiving claim that was bound to another volume.
@@ -516,9 +518,12 @@ func (w *world) check() {
 	if !w.tampered {
 		w.checkOwner(pv, j)
 	}
-	// Before that, only tampering gives the volume to the receiving claim.
-	if c := w.owner(pv); c != nil && c.Namespace == receiver.namespace && c.Spec.VolumeName == pv.Name && w.given {
-		w.bound = with(w.bound, pv.Name, true)
+	if c := w.owner(pv); c != nil && c.Namespace == receiver.namespace && c.Spec.VolumeName == pv.Name {
+		if w.given {
+			w.bound = with(w.bound, pv.Name, true)
+		} else { // only tampering gives it the volume before bind
+			w.seized = true
+		}
 	}
 	if r := get[*v1alpha1.NamespaceTransferRequest](w.objects, request); r != nil && match.Completed(r) && r.UID == "request-1" && !w.completed {
 		w.completed = true
@@ -693,7 +698,7 @@ func (w *world) checkRest() {
 	if served := w.arrived || r != nil && match.Completed(r) && r.UID == "request-1"; served && a != nil && a.UID == "approval-1" && !w.rivalry() && !match.Spent(a) {
 		w.Errorf("an approval has served a transfer and is not spent")
 	}
-	if r != nil && match.Completed(r) && r.UID == "request-1" && !w.given && w.volume(volume) == nil {
+	if r != nil && match.Completed(r) && r.UID == "request-1" && !w.given && !w.seized && w.volume(volume) == nil {
 		w.Errorf("completed, and the volume was deleted before anybody could have it")
 	}
 	inFlight := false
