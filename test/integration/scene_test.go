@@ -85,7 +85,7 @@ func newFrailScene(t *testing.T) *scene {
 
 func makeScene(t *testing.T, w *world) *scene {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
 	n := scenes.Add(1)
 	s := &scene{T: t, world: w, ctx: ctx, giver: fmt.Sprintf("prod-%d", n), receiver: fmt.Sprintf("dev-%d", n), class: className}
