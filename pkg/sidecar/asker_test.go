@@ -188,7 +188,9 @@ func TestAskerSetsOwner(t *testing.T) {
 		set(giver)
 		woken()
 		is(giver, true, true)
-		time.Sleep(time.Minute) // of the bubble: the driver has rested
+		if rested := takes(t, func() bool { who, _, _ := a.owner(transferA); return who == nobody }); rested != time.Minute {
+			t.Errorf("the driver has rested for %s", rested)
+		}
 		is(nobody, false, true)
 		if want := []string{"SetOwner a receiver", "SetOwner a giver"}; !slices.Equal(d.asked, want) {
 			t.Errorf("asked %v, want %v", d.asked, want)

@@ -80,22 +80,15 @@ func TestBatchRests(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b, begun, finish := reads()
 			first := ask(t, b, "prod")
-			time.Sleep(c.took)
-			finish <- nil
+			time.AfterFunc(c.took, func() { finish <- nil })
 			<-first
-			second := ask(t, b, "prod")
-			time.Sleep(c.want - time.Millisecond)
-			third := ask(t, b, "prod")
-			if n := begun(); n != 1 {
-				t.Errorf("after a read that took %s the next one began too early", c.took)
-			}
-			time.Sleep(time.Millisecond)
-			if n := begun(); n != 2 {
-				t.Errorf("after a read that took %s the next one did not begin after %s", c.took, c.want)
+			second, third := ask(t, b, "prod"), ask(t, b, "prod")
+			if rested := takes(t, func() bool { return begun() == 2 }); rested != c.want {
+				t.Errorf("after a read that took %s the next one began %s later, want %s", c.took, rested, c.want)
 			}
 			finish <- nil
-			if s, t2 := <-second, <-third; s != t2 {
-				t.Errorf("who asked while it rested got %v and %v", s, t2)
+			if a, b := <-second, <-third; a != b {
+				t.Errorf("who asked while it rested got %v and %v", a, b)
 			}
 		})
 	}

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -98,6 +97,14 @@ func (b *board) woken(want ...types.NamespacedName) {
 	b.called = nil
 }
 
+// closes waits until a scope is closed that nobody wants since now.
+func (b *board) closes(ref protocol.WatchRef) {
+	b.t.Helper()
+	if took := takes(b.t, func() bool { return b.scope(ref) == nil }); took != linger {
+		b.t.Errorf("%s is closed after %s, want %s", ref.Resource.Resource, took, linger)
+	}
+}
+
 func (b *board) isOpen(want int) {
 	b.t.Helper()
 	synctest.Wait()
@@ -143,21 +150,25 @@ func TestWatchesLinger(t *testing.T) {
 		b.wants(longer, claimsIn("prod"))
 		b.woken(short, longer)
 		b.wants(short)
-		time.Sleep(2 * linger) // of the bubble
+		b.closes(podsIn("prod"))
 		b.isOpen(1)
 
+		// It stays where it is wanted again in time: until after another closes that
+		// nobody wants since.
 		b.wants(longer)
-		time.Sleep(linger / 2)
 		b.has(short, true, claimsIn("prod"))
-		time.Sleep(2 * linger)
+		b.wants(longer, podsIn("prod"))
+		b.woken(longer)
+		b.wants(longer)
+		b.closes(podsIn("prod"))
 		b.isOpen(1)
 
 		b.wants(short)
-		time.Sleep(2 * linger)
+		b.closes(claimsIn("prod"))
 		b.isOpen(0)
 		b.wants(short, claimsIn("prod"))
 		b.woken(short)
-		if n := len(b.opened); n != 3 {
+		if n := len(b.opened); n != 4 {
 			t.Errorf("informers were made %d times: %v", n, b.opened)
 		}
 	})
