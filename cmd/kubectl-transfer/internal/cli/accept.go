@@ -36,11 +36,7 @@ interrupted, and goes on where it was when it is run again.`,
 	wait.add(cmd, "the claim is Bound")
 	cmd.ValidArgsFunction = f.complete(1, claims)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		s, err := f.open(o)
-		if err != nil {
-			return err
-		}
-		source, err := parseClaim(args[0], s.namespace)
+		s, source, err := f.openClaim(o, args[0])
 		if err != nil {
 			return err
 		}

@@ -42,11 +42,7 @@ one transfer, and can be taken back with "kubectl transfer cancel" until then.`,
 	cmd.Flags().BoolVar(&pin, "pin", true, "Give this very claim. If false: whichever has the name, if it is older than the approval.")
 	cmd.ValidArgsFunction = f.complete(1, claims)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		s, err := f.open(o)
-		if err != nil {
-			return err
-		}
-		source, err := parseClaim(args[0], s.namespace)
+		s, source, err := f.openClaim(o, args[0])
 		if err != nil {
 			return err
 		}

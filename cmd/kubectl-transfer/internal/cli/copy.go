@@ -42,11 +42,7 @@ The driver must be able to clone, and volumes must not be tied to their clones.`
 	wait.add(cmd, "the copy is Bound. Without it, only the clone is begun")
 	cmd.ValidArgsFunction = f.complete(2, claims)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		s, err := f.open(o)
-		if err != nil {
-			return err
-		}
-		source, err := parseClaim(args[0], s.namespace)
+		s, source, err := f.openClaim(o, args[0])
 		if err != nil {
 			return err
 		}

@@ -31,11 +31,7 @@ volume. Until the old one is deleted, the namespace's quota counts both.`,
 	m.add(cmd)
 	cmd.ValidArgsFunction = f.complete(1, claims)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		s, err := f.open(o)
-		if err != nil {
-			return err
-		}
-		source, err := parseClaim(args[0], s.namespace)
+		s, source, err := f.openClaim(o, args[0])
 		if err != nil {
 			return err
 		}
@@ -83,11 +79,7 @@ stays, and the volume comes back under another name.`,
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Delete the claim that was left behind, without asking.")
 	cmd.ValidArgsFunction = f.complete(1, claims)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		s, err := f.open(o)
-		if err != nil {
-			return err
-		}
-		source, err := parseClaim(args[0], s.namespace)
+		s, source, err := f.openClaim(o, args[0])
 		if err != nil {
 			return err
 		}

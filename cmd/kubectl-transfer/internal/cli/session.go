@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -61,6 +62,16 @@ func (f *factory) open(o *output) (*session, error) {
 	}
 	s.api = client.TransferV1alpha1()
 	return s, nil
+}
+
+// openClaim also parses the claim that a command is about.
+func (f *factory) openClaim(o *output, arg string) (*session, types.NamespacedName, error) {
+	s, err := f.open(o)
+	if err != nil {
+		return nil, types.NamespacedName{}, err
+	}
+	claim, err := parseClaim(arg, s.namespace)
+	return s, claim, err
 }
 
 // messages is where to tell people something: beside the objects that were
