@@ -72,12 +72,8 @@ func TestMain(m *testing.M) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code, err := run(ctx, m)
 	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	if err := report(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
+	if err := errors.Join(report(), err); err != nil {
+		fmt.Fprintln(os.Stderr, "FAIL:", err)
 		code = 1
 	}
 	os.Exit(code)
