@@ -6,9 +6,9 @@ package mock
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -67,17 +67,32 @@ func growLoop(path string) error {
 	return withDevice(device, func(fd int) error { return unix.IoctlSetInt(fd, unix.LOOP_SET_CAPACITY, 0) })
 }
 
-// findLoop returns the loop device of the file, "" if it has none.
+// findLoop returns the loop device of the file, "" if it has none. It goes by
+// the file itself: its path in the kernel is that of whoever attached it, and
+// another in each container.
 func findLoop(path string) (device string, err error) {
-	backingFiles, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	var file unix.Stat_t
+	if err := unix.Stat(path, &file); err != nil {
+		return "", fmt.Errorf("looking for the loop device of %s: %w", path, err)
+	}
+	attached, err := filepath.Glob("/sys/block/loop*/loop")
 	if err != nil {
 		return "", err
 	}
-	for _, backingFile := range backingFiles {
-		// It is gone where the device was detached in the meantime.
-		content, err := os.ReadFile(backingFile)
-		if err == nil && strings.TrimSuffix(string(content), "\n") == path {
-			return "/dev/" + filepath.Base(filepath.Dir(filepath.Dir(backingFile))), nil
+	for _, dir := range attached {
+		device := "/dev/" + filepath.Base(filepath.Dir(dir))
+		var info *unix.LoopInfo64
+		err := withDevice(device, func(fd int) (err error) {
+			info, err = unix.IoctlLoopGetStatus64(fd)
+			return err
+		})
+		switch {
+		case errors.Is(err, unix.ENXIO), errors.Is(err, fs.ErrNotExist):
+			// It was detached in the meantime, or is of another mount namespace.
+		case err != nil:
+			return "", err
+		case info.Device == file.Dev && info.Inode == file.Ino:
+			return device, nil
 		}
 	}
 	return "", nil

@@ -121,7 +121,7 @@ func openState(dir string) (*state, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	// The kernel names the file behind a loop device by its real path.
+	// Paths of volumes are compared with it where symlinks were followed.
 	if dir, err = filepath.EvalSymlinks(dir); err != nil {
 		return nil, err
 	}
