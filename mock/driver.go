@@ -25,6 +25,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/kubernetes-csi/csi-lib-utils/protosanitizer"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -56,6 +57,9 @@ type Config struct {
 	// NodeID is the node that the Node service acts for. Empty: there is no Node
 	// service.
 	NodeID string
+
+	// Registration makes the Node service known to the kubelet.
+	Registration Registration
 
 	// Linkage is how volumes, snapshots and clones are linked: which deletions
 	// fail with FAILED_PRECONDITION. It is advertised as the capability to
@@ -119,6 +123,9 @@ func New(config Config) (*Driver, error) {
 	if len(config.NodeID) > 256 {
 		return nil, fmt.Errorf("node ID %q has more than 256 bytes", config.NodeID)
 	}
+	if r := config.Registration; r.Dir != "" && (config.NodeID == "" || !filepath.IsAbs(r.Endpoint)) {
+		return nil, fmt.Errorf("to register with a kubelet takes a node ID, which is %q, and the absolute path of the driver's socket on the node, which is %q", config.NodeID, r.Endpoint)
+	}
 	if config.MaxVolumes < 0 || config.Hydrate < 0 {
 		return nil, errors.New("the number of volumes per node and the time to hydrate cannot be negative")
 	}
@@ -164,27 +171,53 @@ func (d *Driver) Run(ctx context.Context, endpoint string) error {
 	if !filepath.IsAbs(path) {
 		return fmt.Errorf("endpoint %q is not an absolute path or a unix:// URL of one", endpoint)
 	}
-	if info, err := os.Lstat(path); err == nil {
-		if info.Mode().Type() != fs.ModeSocket {
-			return fmt.Errorf("endpoint %s exists and is no socket", path)
-		}
-		if err := os.Remove(path); err != nil {
-			return err
-		}
-	}
-	listener, err := net.Listen("unix", path)
+	listener, err := listen(path)
 	if err != nil {
 		return err
 	}
 	return d.Serve(ctx, listener)
 }
 
-// Serve is Run on a listener, which it closes. It returns nil after a stop.
+// listen replaces a socket that an earlier process left. Those of the driver's
+// group may use it: sidecars that are not root.
+func listen(path string) (net.Listener, error) {
+	if info, err := os.Lstat(path); err == nil {
+		if info.Mode().Type() != fs.ModeSocket {
+			return nil, fmt.Errorf("endpoint %s exists and is no socket", path)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	}
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o660); err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	return listener, nil
+}
+
+// Serve is Run on a listener, which it closes. It returns nil after a stop, and
+// an error where the kubelet refuses the driver.
 func (d *Driver) Serve(ctx context.Context, listener net.Listener) error {
 	d.logger = klog.FromContext(ctx).WithValues("driver", d.config.DriverName, "node", d.config.NodeID)
 	d.logger.Info("Serving", "address", listener.Addr(), "stateDir", d.state.dir, "version", d.config.Version)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	defer context.AfterFunc(ctx, d.Stop)()
+	// The kubelet dials the driver as soon as it has found it.
+	var registered errgroup.Group
+	if d.config.Registration.Dir != "" {
+		registered.Go(func() error {
+			defer cancel()
+			return d.register(ctx)
+		})
+	}
 	err := d.server.Serve(listener)
+	cancel()
+	err = errors.Join(err, registered.Wait())
 	d.logger.Info("Stopped")
 	return err
 }

@@ -13,6 +13,9 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
 
@@ -45,6 +48,8 @@ func run() error {
 	flag.StringVar(&config.StateDir, "state-dir", "/var/lib/mock-csi-driver", "Directory for volumes, snapshots and the publish log.")
 	flag.StringVar(&config.DriverName, "driver-name", mock.DefaultDriverName, "Name of the CSI driver.")
 	flag.StringVar(&config.NodeID, "node-id", hostname, "Node to mount volumes on. Empty: serve no Node service.")
+	flag.StringVar(&config.Registration.Endpoint, "kubelet-registration-path", "", "Path of the driver's socket on the node: what the kubelet is told to connect to. Empty: the driver does not register itself.")
+	registrationDir := flag.String("plugin-registration-path", "/registration", "Directory in which the kubelet looks for plugins: its plugins_registry, as mounted here.")
 	flag.BoolVar(&config.TransferService, "transfer-service", false, "Serve the gRPC service for transfers.")
 	flag.StringVar(&config.TransferToken, "transfer-token", "", `What calls to that service must have in their secrets as "token". Empty: they need none.`)
 	flag.BoolVar(&config.AttachRequired, "attach-required", false, "Volumes must be attached to a node before they can be staged there.")
@@ -57,6 +62,7 @@ func run() error {
 			config.Faults = append(config.Faults, fault)
 			return err
 		})
+	probe := flag.Bool("probe", false, "Ask the driver that serves --endpoint whether it is ready, and exit: what a liveness probe runs.")
 	showVersion := flag.Bool("version", false, "Print the version and exit.")
 	logging := textlogger.NewConfig()
 	logging.AddFlags(flag.CommandLine)
@@ -67,6 +73,12 @@ func run() error {
 	}
 	if flag.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", flag.Arg(0))
+	}
+	if *probe {
+		return askReady(*endpoint)
+	}
+	if config.Registration.Endpoint != "" {
+		config.Registration.Dir = *registrationDir
 	}
 	if *linkage == "" {
 		return errors.New("--snapshot-linkage is empty; for a driver that advertises nothing, it is unset")
@@ -84,4 +96,23 @@ func run() error {
 		return err
 	}
 	return d.Run(ctx, *endpoint)
+}
+
+// askReady fails unless the driver at endpoint says that it is ready. It waits
+// for as long as its caller lets it.
+func askReady(endpoint string) error {
+	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	answer, err := csi.NewIdentityClient(conn).Probe(context.Background(), &csi.ProbeRequest{})
+	if err != nil {
+		return fmt.Errorf("asking the driver at %s whether it is ready: %w", endpoint, err)
+	}
+	// Where it says nothing it is, says CSI.
+	if ready := answer.GetReady(); ready != nil && !ready.GetValue() {
+		return fmt.Errorf("the driver at %s is not ready", endpoint)
+	}
+	return nil
 }
