@@ -136,7 +136,7 @@ func TestArchive(t *testing.T) {
 }
 
 func TestUnknownImage(t *testing.T) {
-	_, err := image(t.Context(), ".", filepath.Join(t.TempDir(), "x.tar"), "x", "x", "v1", nil)
+	_, err := image(t.Context(), ".", t.TempDir(), "docker.io/library", "x", "v1", nil)
 	if err == nil {
 		t.Error("an image of nothing was built")
 	}

@@ -10,6 +10,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"flag"
 	"fmt"
@@ -34,7 +35,7 @@ type program struct {
 }
 
 // programs are the images that can be built: those of this repository, and the
-// sidecars that tests run beside them.
+// sidecars that tests run beside them, which have versions of their own.
 var programs = map[string]program{
 	"csi-transfer":        {".", "./cmd/csi-transfer"},
 	"mock-csi-driver":     {".", "./cmd/mock-csi-driver"},
@@ -42,13 +43,14 @@ var programs = map[string]program{
 	"csi-provisioner":     {"test/cluster", "github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner"},
 	"csi-resizer":         {"test/cluster", "github.com/kubernetes-csi/external-resizer/v2/cmd/csi-resizer"},
 	"csi-snapshotter":     {"test/cluster", "github.com/kubernetes-csi/external-snapshotter/v8/cmd/csi-snapshotter"},
+	"test-pod":            {"test", "./node/pod"},
 	"snapshot-controller": {"test/cluster", "github.com/kubernetes-csi/external-snapshotter/v8/cmd/snapshot-controller"},
 }
 
 func main() {
 	root := flag.String("root", ".", "the repository")
 	out := flag.String("out", "dist", "where to put IMAGE.tar")
-	version := flag.String("version", "latest", "the images' tag, and what the programs say with --version")
+	version := flag.String("version", "latest", "the tag of this repository's images, and what the programs say with --version")
 	repository := flag.String("repository", "docker.io/library", "prefix of the images' names")
 	platforms := flag.String("platforms", "linux/amd64,linux/arm64", "what to build for")
 	flag.Parse()
@@ -56,43 +58,51 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	for _, name := range flag.Args() {
-		reference := *repository + "/" + name + ":" + *version
-		digest, err := image(ctx, *root, filepath.Join(*out, name+".tar"), name, reference, *version, strings.Split(*platforms, ","))
+		reference, err := image(ctx, *root, *out, *repository, name, *version, strings.Split(*platforms, ","))
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "images: %s: %v\n", name, err)
 			stop()
 			os.Exit(1)
 		}
-		fmt.Println(reference + "@" + digest.String())
+		fmt.Println(reference)
 	}
 }
 
-// image builds one program for all platforms and archives the images.
-func image(ctx context.Context, root, file, name, reference, version string, platforms []string) (v1.Hash, error) {
+// image builds one program for all platforms, archives the images in the folder
+// out, and returns their name with the digest.
+func image(ctx context.Context, root, out, repository, name, version string, platforms []string) (string, error) {
 	p, ok := programs[name]
 	if !ok {
-		return v1.Hash{}, fmt.Errorf("unknown image; known are %s", strings.Join(slices.Sorted(maps.Keys(programs)), ", "))
+		return "", fmt.Errorf("unknown image; known are %s", strings.Join(slices.Sorted(maps.Keys(programs)), ", "))
+	}
+	if !strings.HasPrefix(p.pkg, ".") {
+		var err error
+		if version, err = p.goCommand(ctx, root, nil, "list", "-f", "{{.Module.Version}}", p.pkg); err != nil {
+			return "", err
+		}
 	}
 	var built []binary
 	for _, s := range platforms {
 		platform, err := v1.ParsePlatform(s)
 		if err != nil {
-			return v1.Hash{}, fmt.Errorf("platform %q: %w", s, err)
+			return "", fmt.Errorf("platform %q: %w", s, err)
 		}
 		text, err := p.build(ctx, root, version, platform)
 		if err != nil {
-			return v1.Hash{}, err
+			return "", fmt.Errorf("for %s: %w", platform, err)
 		}
 		built = append(built, binary{platform, text})
 	}
 	index, err := indexOf(name, version, built)
 	if err != nil {
-		return v1.Hash{}, err
+		return "", err
 	}
-	if err := archive(index, reference, file); err != nil {
-		return v1.Hash{}, err
+	reference := repository + "/" + name + ":" + version
+	if err := archive(index, reference, filepath.Join(out, name+".tar")); err != nil {
+		return "", err
 	}
-	return index.Digest()
+	digest, err := index.Digest()
+	return reference + "@" + digest.String(), err
 }
 
 // build compiles the program, with nothing in it of the machine it is built on.
@@ -103,11 +113,24 @@ func (p program) build(ctx context.Context, root, version string, platform *v1.P
 	}
 	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, "program")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid= -X main.version="+version, "-o", file, p.pkg)
-	cmd.Dir = filepath.Join(root, p.module)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+platform.OS, "GOARCH="+platform.Architecture)
-	if output, err := cmd.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("building %s for %s: %w\n%s", p.pkg, platform, err, output)
+	if _, err := p.goCommand(ctx, root, []string{"CGO_ENABLED=0", "GOOS=" + platform.OS, "GOARCH=" + platform.Architecture},
+		"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid= -X main.version="+version, "-o", file, p.pkg); err != nil {
+		return nil, err
 	}
 	return os.ReadFile(file)
+}
+
+// goCommand runs the go command in the program's module and returns what it
+// prints.
+func (p program) goCommand(ctx context.Context, root string, environment []string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = filepath.Join(root, p.module)
+	cmd.Env = append(os.Environ(), environment...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	output, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, stderr.Bytes())
+	}
+	return strings.TrimSpace(string(output)), nil
 }
