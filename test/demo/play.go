@@ -96,7 +96,7 @@ func (d *demo) install() {
 	d.say("Its StorageClass must allow transfers:")
 	d.apply(d.admin, example+"storageclass.yaml")
 	d.do(func() (err error) {
-		if d.driver, err = d.cluster.StartDriver(d.ctx, cluster.DriverOptions{Name: driverName}); err != nil {
+		if d.driver, err = d.cluster.StartDriver(d.ctx, cluster.DriverOptions{Name: driverName, AttachRequired: true}); err != nil {
 			return err
 		}
 		kubeconfig, err := d.cluster.ServiceAccountKubeconfig(d.ctx, "csi-mock", "csi-mock-controller")
