@@ -21,6 +21,13 @@ import (
 // fieldManager is the name under which the API server records our writes.
 const fieldManager = "csi-transfer"
 
+// What is written has no unknown fields, so that the API server need not decode
+// it twice to look for them.
+var (
+	patchOptions  = metav1.PatchOptions{FieldManager: fieldManager, FieldValidation: metav1.FieldValidationIgnore}
+	updateOptions = metav1.UpdateOptions{FieldManager: fieldManager, FieldValidation: metav1.FieldValidationIgnore}
+)
+
 // Reasons of events that are no refusals.
 const (
 	eventTransferred = "Transferred"
@@ -48,10 +55,9 @@ func (c *Controller) act(ctx context.Context, o *protocol.Observation, a protoco
 }
 
 func (c *Controller) patch(ctx context.Context, o *protocol.Observation, p *protocol.Patch) (*protocol.Volume, error) {
-	options := metav1.PatchOptions{FieldManager: fieldManager}
 	if p.Claim != nil {
 		name := types.NamespacedName{Namespace: p.Claim.Namespace, Name: p.Claim.Name}
-		written, err := c.core.PersistentVolumeClaims(name.Namespace).Patch(ctx, name.Name, types.MergePatchType, p.Data, options)
+		written, err := c.core.PersistentVolumeClaims(name.Namespace).Patch(ctx, name.Name, types.MergePatchType, p.Data, patchOptions)
 		if apierrors.IsConflict(err) {
 			c.refreshClaim(ctx, name)
 		}
@@ -61,7 +67,7 @@ func (c *Controller) patch(ctx context.Context, o *protocol.Observation, p *prot
 		c.wroteClaim(written)
 		return nil, nil
 	}
-	written, err := c.core.PersistentVolumes().Patch(ctx, p.Volume.Name, types.MergePatchType, p.Data, options)
+	written, err := c.core.PersistentVolumes().Patch(ctx, p.Volume.Name, types.MergePatchType, p.Data, patchOptions)
 	if apierrors.IsConflict(err) {
 		c.refreshVolume(ctx, p.Volume.Name)
 	}
@@ -103,9 +109,8 @@ func (c *Controller) record(o *protocol.Observation, p *protocol.Patch) {
 }
 
 func (c *Controller) writeStatus(ctx context.Context, o *protocol.Observation, s *protocol.Status) error {
-	options := metav1.UpdateOptions{FieldManager: fieldManager}
 	if s.Request != nil {
-		written, err := c.transfer.NamespaceTransferRequests(s.Request.Namespace).UpdateStatus(ctx, s.Request, options)
+		written, err := c.transfer.NamespaceTransferRequests(s.Request.Namespace).UpdateStatus(ctx, s.Request, updateOptions)
 		if err != nil {
 			if apierrors.IsConflict(err) {
 				if fresh, err := c.transfer.NamespaceTransferRequests(s.Request.Namespace).Get(ctx, s.Request.Name, metav1.GetOptions{}); err == nil {
@@ -116,7 +121,7 @@ func (c *Controller) writeStatus(ctx context.Context, o *protocol.Observation, s
 		}
 		c.requests.recent.Mutation(written)
 	} else {
-		written, err := c.transfer.NamespaceTransferApprovals(s.Approval.Namespace).UpdateStatus(ctx, s.Approval, options)
+		written, err := c.transfer.NamespaceTransferApprovals(s.Approval.Namespace).UpdateStatus(ctx, s.Approval, updateOptions)
 		if err != nil {
 			if apierrors.IsConflict(err) {
 				if fresh, err := c.transfer.NamespaceTransferApprovals(s.Approval.Namespace).Get(ctx, s.Approval.Name, metav1.GetOptions{}); err == nil {

@@ -25,7 +25,7 @@ const (
 	stuckAfter = 30 * time.Second
 	// busy is how many volumes on their way are a burst, for whose sake those that
 	// have arrived are not restored yet.
-	busy = 16
+	busy = 4
 	// finishWithin bounds that. The claim is Bound meanwhile and can be used.
 	finishWithin = 30 * time.Second
 )

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -90,6 +91,8 @@ func (b *bench) provision(ctx context.Context, x string, count int) (sources []c
 	if err != nil {
 		return nil, err
 	}
+	// What was written until now is not written to disk while something is measured.
+	syscall.Sync()
 	return list.Items, nil
 }
 

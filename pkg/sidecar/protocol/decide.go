@@ -53,13 +53,30 @@ func (o *Observation) decide() Action {
 	case o.abandoned():
 		return wait("ended without completing")
 	}
+	if driver := o.reservedBy(); driver != "" && driver != o.Driver.Name {
+		return wait("left to the sidecar of driver " + driver)
+	}
+	name := r.Status.VolumeName
+	if name == "" && o.marked() {
+		name = o.Source.Spec.VolumeName
+	}
 	// A volume of another name was asked for after this was looked at.
-	if name := r.Status.VolumeName; name != "" && (o.Volume == nil || o.Volume.Name == name) {
+	if name != "" && (o.Volume == nil || o.Volume.Name == name) {
 		if a := o.underway(name); a != nil {
 			return *a
 		}
 	}
 	return o.match()
+}
+
+// reservedBy is the driver whose sidecar has reserved an approval for the request.
+func (o *Observation) reservedBy() string {
+	for _, a := range o.Approvals {
+		if match.ReservedFor(a, o.Request) {
+			return a.Status.Driver
+		}
+	}
+	return ""
 }
 
 // abandoned reports whether the transfer ended because a user deleted a claim:
@@ -228,7 +245,7 @@ func (o *Observation) reservedForGone(approval *v1alpha1.NamespaceTransferApprov
 func (o *Observation) refuse(approval *v1alpha1.NamespaceTransferApproval, pv *corev1.PersistentVolume, refusal *Refusal) Action {
 	write := o.requestStatus(func(r *v1alpha1.NamespaceTransferRequest) {
 		r.Status.Phase = v1alpha1.PhasePending
-		o.approved(r, approval, pv)
+		o.approved(r, RefOf(approval), pv)
 		o.refused(r, refusal)
 	})
 	if write == nil && o.first(approval) {
@@ -279,29 +296,17 @@ func later(a, b metav1.Time) time.Time {
 	return b.Time
 }
 
-// start reserves the approval, says so, and parks the volume.
+// start reserves the approval and parks the volume. The request is told later,
+// see flight.tell.
 func (o *Observation) start(approval *v1alpha1.NamespaceTransferApproval, pv *corev1.PersistentVolume) Action {
-	transferring := o.condition(v1alpha1.ConditionTransferred, metav1.ConditionFalse, v1alpha1.ReasonTransferring, "PersistentVolume "+pv.Name+" is in flight")
-	// The reservation comes first: of two requests for one approval, the API
-	// server lets only one have it.
+	// Of two requests for one approval, the API server lets only one have it.
 	if write := o.approvalStatus(approval, func(a *v1alpha1.NamespaceTransferApproval) {
 		a.Status.Phase = v1alpha1.PhaseTransferring
 		match.Reserve(a, o.Request, o.Source.UID)
-		match.SetCondition(a, &a.Status.Conditions, transferring)
+		a.Status.Driver = o.Driver.Name
+		match.SetCondition(a, &a.Status.Conditions, o.transferring(pv))
 	}); write != nil {
 		return Action{Why: "reserve the approval", Status: write}
-	}
-	if write := o.requestStatus(func(r *v1alpha1.NamespaceTransferRequest) {
-		// A park that is refused is tried again and again; it starts once.
-		if c := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionTransferred); c == nil || c.Reason != v1alpha1.ReasonTransferring && c.Reason != string(ReasonWriteRefused) {
-			r.Status.StartTime = ptr.To(metav1.NewTime(o.Now))
-			match.SetCondition(r, &r.Status.Conditions, transferring)
-		}
-		r.Status.Phase = v1alpha1.PhaseTransferring
-		r.Status.VolumeName = pv.Name
-		o.approved(r, approval, pv)
-	}); write != nil {
-		return Action{Why: "say that it starts", Status: write}
 	}
 	return park(o, pv, approval, o.Receivers[0])
 }

@@ -79,7 +79,7 @@ func (f flight) parked() Action {
 		return f.giveBack(back)
 	}
 	if f.pv.Status.Phase != corev1.VolumeReleased {
-		return f.untilTimeout("the binder has not released the volume yet")
+		return f.await("the binder has not released the volume yet")
 	}
 	// One that is about to go is Lost first, too: others look at its phase alone.
 	if source := f.Source; source != nil && source.UID == f.j.Source.UID {
@@ -87,10 +87,13 @@ func (f flight) parked() Action {
 			return mark(source, f.j)
 		}
 		if source.Status.Phase != corev1.ClaimLost {
-			return f.untilTimeout("the source claim is not Lost yet")
+			return f.await("the source claim is not Lost yet")
 		}
 	}
 	if !f.live() {
+		if f.slow() {
+			return f.tell()
+		}
 		return f.readLive("verify")
 	}
 	if off := f.calledOff(); off != nil { // and the source claim is gone
@@ -172,11 +175,26 @@ func sourcePhase(c *corev1.PersistentVolumeClaim) string {
 
 func (f flight) deadline() time.Time { return f.j.Parked.Add(f.VerifyTimeout) }
 
-func (f flight) untilTimeout(why string) Action {
-	if f.source() == nil {
-		return wait(why)
+// tellAfter is how long a transfer may take before its request says that it has
+// started.
+const tellAfter = 10 * time.Second
+
+// slow reports whether the request is to be told now.
+func (f flight) slow() bool { return !f.told() && !f.Now.Before(f.j.Parked.Add(tellAfter)) }
+
+// await what the binder does next.
+func (f flight) await(why string) Action {
+	if f.slow() {
+		return f.tell()
 	}
-	return until(why, f.deadline())
+	var at time.Time
+	if !f.j.Bound && f.source() != nil {
+		at = f.deadline()
+	}
+	if due := f.j.Parked.Add(tellAfter); !f.told() && (at.IsZero() || due.Before(at)) {
+		at = due
+	}
+	return until(why, at)
 }
 
 // giveBack tells the driver first. One that cannot be told does not keep the
@@ -224,7 +242,13 @@ func (f flight) bound() Action {
 	case claim.Spec.VolumeName == "" && f.pv.DeletionTimestamp != nil:
 		return f.report(refuse(ReasonVolumeBeingDeleted, "PersistentVolume %s was deleted in flight, so that %s cannot be bound to it; it is kept with policy Retain", f.pv.Name, claimName(claim)))
 	case claim.Spec.VolumeName == "" || claim.Status.Phase != corev1.ClaimBound || f.pv.Status.Phase != corev1.VolumeBound:
-		return wait("the binder has not bound the receiving claim yet")
+		return f.await("the binder has not bound the receiving claim yet")
+	}
+	if f.Now.Before(f.FinishAfter) {
+		return until("others are on their way", f.FinishAfter)
+	}
+	if !f.told() {
+		return f.tell()
 	}
 	// The request is completed when the volume is as it was before, if ever.
 	if f.pv.DeletionTimestamp != nil {
@@ -236,9 +260,6 @@ func (f flight) bound() Action {
 		// Without our finalizer the object would be gone at once, under a claim
 		// that uses it. It stays, with policy Retain, until the claim is deleted.
 		return wait("the volume was deleted in flight and is kept until its claim is deleted")
-	}
-	if f.Now.Before(f.FinishAfter) {
-		return until("others are on their way", f.FinishAfter)
 	}
 	// There is no way back, and once the volume is restored nothing but the request,
 	// which may be gone by then, tells for whom the approval was reserved.

@@ -8,7 +8,7 @@
 //
 // A transfer is kept safe by an order of steps:
 //
-//	reserve the approval, say so on the request,
+//	reserve: no other request gets the approval, no other driver's sidecar acts
 //	park:    the volume belongs to the request; nobody can mount or take it
 //	mark:    once the binder has seen it, the source claim is annotated, and Lost
 //	verify:  with nobody able to begin anything new, everything is read live

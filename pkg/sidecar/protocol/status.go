@@ -4,6 +4,8 @@
 package protocol
 
 import (
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -28,7 +30,12 @@ func (o *Observation) condition(conditionType string, status metav1.ConditionSta
 	}
 }
 
-// request returns the write that gives the request's status what change does to
+// transferring is the condition of a transfer that has started.
+func (o *Observation) transferring(pv *corev1.PersistentVolume) metav1.Condition {
+	return o.condition(v1alpha1.ConditionTransferred, metav1.ConditionFalse, v1alpha1.ReasonTransferring, "PersistentVolume "+pv.Name+" is in flight")
+}
+
+// requestStatus returns the write that gives the request's status what change does to
 // it, or nil where it has that already.
 func (o *Observation) requestStatus(change func(*v1alpha1.NamespaceTransferRequest)) *Status {
 	if o.Request == nil {
@@ -66,9 +73,9 @@ func (o *Observation) neutral() *Status {
 
 // approved says on a request which approval covers it and, once the volume is
 // known, what the receiving claim must ask for.
-func (o *Observation) approved(r *v1alpha1.NamespaceTransferRequest, approval *v1alpha1.NamespaceTransferApproval, pv *corev1.PersistentVolume) {
+func (o *Observation) approved(r *v1alpha1.NamespaceTransferRequest, approval Ref, pv *corev1.PersistentVolume) {
 	match.SetCondition(r, &r.Status.Conditions, o.condition(v1alpha1.ConditionApproved, metav1.ConditionTrue, v1alpha1.ReasonApproved,
-		v1alpha1.ApprovalKind+" "+approval.Namespace+"/"+approval.Name+" covers this request"))
+		v1alpha1.ApprovalKind+" "+approval.String()+" covers this request"))
 	if pv != nil {
 		r.Status.Required = Required(pv)
 	}
@@ -102,15 +109,42 @@ func (o *Observation) refusedApproval(approval *v1alpha1.NamespaceTransferApprov
 	})
 }
 
+// started says on the request that its transfer has. By volumeName the transfer
+// is known when the volume is in flight no more.
+func (f flight) started(r *v1alpha1.NamespaceTransferRequest) {
+	r.Status.Phase = v1alpha1.PhaseTransferring
+	r.Status.VolumeName = f.pv.Name
+	r.Status.StartTime = ptr.To(f.startTime())
+	f.approved(r, f.j.Approval, f.pv)
+}
+
+// startTime is when the volume was parked, as precisely as a status has it.
+func (f flight) startTime() metav1.Time { return metav1.NewTime(f.j.Parked.Truncate(time.Second)) }
+
+// told reports whether the request says that this transfer has started. To say so
+// is one of the dearest writes of a transfer, and most are over before anybody
+// has read it: so it is put off until nobody waits for the volume any more.
+func (f flight) told() bool {
+	r := f.request()
+	return r == nil || match.Completed(r) || r.Status.VolumeName == f.pv.Name && r.Status.StartTime != nil && r.Status.StartTime.Equal(ptr.To(f.startTime()))
+}
+
+// tell the request that its transfer has started.
+func (f flight) tell() Action {
+	return Action{Why: "say that it has started", Status: f.requestStatus(func(r *v1alpha1.NamespaceTransferRequest) {
+		f.started(r)
+		match.SetCondition(r, &r.Status.Conditions, f.transferring(f.pv))
+	})}
+}
+
 // statuses brings request and approval to a phase and a refusal, one write at a
 // time, and returns nil when both say it. What is completed stays so.
 func (f flight) statuses(phase v1alpha1.Phase, refusal *Refusal) *Action {
 	var write *Status
 	if r := f.request(); r != nil && !match.Completed(r) {
 		write = f.requestStatus(func(r *v1alpha1.NamespaceTransferRequest) {
+			f.started(r)
 			r.Status.Phase = phase
-			// By this another driver's sidecar knows that it has no say.
-			r.Status.VolumeName = f.pv.Name
 			f.refused(r, refusal)
 		})
 	}
@@ -176,7 +210,12 @@ func (o *Observation) WriteRefused(err error) *Status {
 		return nil
 	}
 	refusal := refuse(ReasonWriteRefused, "the API server refuses a write: %s", truncate(err.Error(), 1024))
-	write := o.requestStatus(func(r *v1alpha1.NamespaceTransferRequest) { o.refused(r, refusal) })
+	write := o.requestStatus(func(r *v1alpha1.NamespaceTransferRequest) {
+		if approval := o.find(r).Approval; approval != nil && o.Volume != nil {
+			o.approved(r, RefOf(approval), o.Volume.PV)
+		}
+		o.refused(r, refusal)
+	})
 	if write != nil {
 		write.Refusal = refusal
 	}

@@ -303,7 +303,7 @@ func (w *world) run(to protocol.Step) (told []string, done bool) {
 				break
 			}
 			on, change, err := w.act(a)
-			line := strings.TrimSuffix(strings.Replace(w.title(key)+a.Step()+" "+on+w.why(a)+": "+change, ": \n", "\n", 1), ": ")
+			line := effect(w.title(key)+a.Step()+" "+on+w.why(a), change)
 			if a.Patch != nil && a.Patch.Refusal != nil {
 				line += fmt.Sprintf("\n    because: %q", a.Patch.Refusal.Message)
 			}
@@ -317,7 +317,7 @@ func (w *world) run(to protocol.Step) (told []string, done bool) {
 				told = append(told, "    "+err.Error())
 				if s := o.WriteRefused(err); s != nil {
 					on, change, _ := w.act(protocol.Action{Status: s})
-					told = append(told, w.title(key)+"RequestStatus "+on+change)
+					told = append(told, effect(w.title(key)+"RequestStatus "+on, change))
 				}
 			}
 			if err != nil {
@@ -329,6 +329,11 @@ func (w *world) run(to protocol.Step) (told []string, done bool) {
 		}
 	}
 	return told, false
+}
+
+// effect is what was written, and what that changed.
+func effect(what, change string) string {
+	return strings.TrimSuffix(strings.Replace(what+": "+change, ": \n", "\n", 1), ": ")
 }
 
 // written is the object that an action writes.

@@ -141,7 +141,8 @@ type NamespaceTransferRequestStatus struct {
 	// +optional
 	Required *RequiredClaim `json:"required,omitempty"`
 
-	// volumeName is the PersistentVolume that moves. Set when the transfer starts.
+	// volumeName is the PersistentVolume that moves. Set when the claim that gets it
+	// is Bound, or earlier where that takes its time.
 	//
 	// +optional
 	VolumeName string `json:"volumeName,omitempty"`
@@ -273,6 +274,12 @@ type NamespaceTransferApprovalStatus struct {
 	//
 	// +optional
 	ClaimUID types.UID `json:"claimUID,omitempty"`
+
+	// driver is the CSI driver whose controller moves it. The controllers of others
+	// leave the request alone.
+	//
+	// +optional
+	Driver string `json:"driver,omitempty"`
 }
 
 // NamespaceTransferApproval gives an object of its namespace to one other

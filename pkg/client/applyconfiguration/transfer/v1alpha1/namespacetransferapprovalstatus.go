@@ -25,6 +25,9 @@ type NamespaceTransferApprovalStatusApplyConfiguration struct {
 	Request *RequestReferenceApplyConfiguration `json:"request,omitempty"`
 	// claimUID is the UID of the object that the reserved request moves.
 	ClaimUID *types.UID `json:"claimUID,omitempty"`
+	// driver is the CSI driver whose controller moves it. The controllers of others
+	// leave the request alone.
+	Driver *string `json:"driver,omitempty"`
 }
 
 // NamespaceTransferApprovalStatusApplyConfiguration constructs a declarative configuration of the NamespaceTransferApprovalStatus type for use with
@@ -67,5 +70,13 @@ func (b *NamespaceTransferApprovalStatusApplyConfiguration) WithRequest(value *R
 // If called multiple times, the ClaimUID field is set to the value of the last call.
 func (b *NamespaceTransferApprovalStatusApplyConfiguration) WithClaimUID(value types.UID) *NamespaceTransferApprovalStatusApplyConfiguration {
 	b.ClaimUID = &value
+	return b
+}
+
+// WithDriver sets the Driver field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Driver field is set to the value of the last call.
+func (b *NamespaceTransferApprovalStatusApplyConfiguration) WithDriver(value string) *NamespaceTransferApprovalStatusApplyConfiguration {
+	b.Driver = &value
 	return b
 }

@@ -22,7 +22,8 @@ type NamespaceTransferRequestStatusApplyConfiguration struct {
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 	// required is what the receiving claim must ask for. Set once approved.
 	Required *RequiredClaimApplyConfiguration `json:"required,omitempty"`
-	// volumeName is the PersistentVolume that moves. Set when the transfer starts.
+	// volumeName is the PersistentVolume that moves. Set when the claim that gets it
+	// is Bound, or earlier where that takes its time.
 	VolumeName *string `json:"volumeName,omitempty"`
 	// startTime is when the transfer last started.
 	StartTime *metav1.Time `json:"startTime,omitempty"`
