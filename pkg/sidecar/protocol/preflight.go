@@ -117,8 +117,8 @@ func sourceState(s subject) *Refusal {
 		return refuse(ReasonSourceBeingDeleted, "%s is being deleted", claimName(c))
 	case s.verify:
 		return nil
-	case c.Status.Phase == corev1.ClaimLost && c.Annotations[v1alpha1.AnnotationTransferredTo] != "":
-		return refuse(ReasonSourceLost, "%s has lost its volume: it was transferred to %s", claimName(c), transferredTo(c))
+	case c.Status.Phase == corev1.ClaimLost && TransferredTo(c) != "":
+		return refuse(ReasonSourceLost, "%s has lost its volume: it was transferred to %s", claimName(c), TransferredTo(c))
 	case c.Status.Phase == corev1.ClaimLost:
 		return refuse(ReasonSourceLost, "%s has lost its volume", claimName(c))
 	case c.Status.Phase != corev1.ClaimBound || c.Spec.VolumeName == "":
@@ -127,9 +127,10 @@ func sourceState(s subject) *Refusal {
 	return nil
 }
 
-// transferredTo is where a claim says that its volume went. Its user may have
-// written anything there.
-func transferredTo(c *corev1.PersistentVolumeClaim) string {
+// TransferredTo is where a claim says that its volume went, as namespace/name;
+// empty for one that says nothing. Its user may have written anything there, so
+// that control characters are escaped and it is cut at the length a name can have.
+func TransferredTo(c *corev1.PersistentVolumeClaim) string {
 	const most = validation.DNS1123LabelMaxLength + len("/") + validation.DNS1123SubdomainMaxLength
 	return strings.Trim(strconv.Quote(truncate(c.Annotations[v1alpha1.AnnotationTransferredTo], most)), `"`)
 }

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/csi-transfer/csi-transfer/pkg/apis/transfer/v1alpha1"
+	"github.com/csi-transfer/csi-transfer/pkg/sidecar/protocol"
 )
 
 func newApprove(f *factory) *cobra.Command {
@@ -114,5 +114,5 @@ func wentTo(c *corev1.PersistentVolumeClaim) string {
 	if c.Status.Phase != corev1.ClaimLost {
 		return ""
 	}
-	return c.Annotations[v1alpha1.AnnotationTransferredTo]
+	return protocol.TransferredTo(c)
 }

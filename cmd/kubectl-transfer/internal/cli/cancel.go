@@ -17,6 +17,7 @@ import (
 
 	"github.com/csi-transfer/csi-transfer/pkg/apis/transfer/v1alpha1"
 	"github.com/csi-transfer/csi-transfer/pkg/match"
+	"github.com/csi-transfer/csi-transfer/pkg/sidecar/protocol"
 )
 
 func newCancel(f *factory) *cobra.Command {
@@ -213,7 +214,7 @@ func (s *session) returned(ctx context.Context, claim types.NamespacedName) erro
 			return true, nil
 		}
 		if !told {
-			s.say("Waiting until PersistentVolumeClaim %s has its volume back, unless %s had it already.", claim, c.Annotations[v1alpha1.AnnotationTransferredTo])
+			s.say("Waiting until PersistentVolumeClaim %s has its volume back, unless %s had it already.", claim, protocol.TransferredTo(c))
 			told = true
 		}
 		return false, nil

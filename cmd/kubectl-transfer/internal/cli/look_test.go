@@ -67,3 +67,12 @@ func TestCapability(t *testing.T) {
 		})
 	}
 }
+
+// TestWentTo: whoever may annotate a claim does not write to another's terminal.
+func TestWentTo(t *testing.T) {
+	claim := &corev1.PersistentVolumeClaim{Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimLost}}
+	claim.Annotations = map[string]string{v1alpha1.AnnotationTransferredTo: "\x1b[2Jdev/data"}
+	if got, want := wentTo(claim), `\x1b[2Jdev/data`; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
