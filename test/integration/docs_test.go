@@ -12,12 +12,14 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/csi-transfer/csi-transfer/internal/docs"
 	"github.com/csi-transfer/csi-transfer/pkg/sidecar/protocol"
 	"github.com/csi-transfer/csi-transfer/test/cluster"
+	"github.com/csi-transfer/csi-transfer/test/node/shipped"
 )
 
 // repository is the root of the repository.
@@ -93,6 +95,19 @@ func TestDocs_Readme(t *testing.T) {
 	if claim := s.bound("prod", "data-returned"); claim.Spec.VolumeName != source.Spec.VolumeName {
 		t.Errorf("prod/data-returned has volume %s, not %s", claim.Spec.VolumeName, source.Spec.VolumeName)
 	}
+}
+
+// TestDocs_Example: the API server accepts the example of a whole driver, fields
+// that it does not know being errors, and lets its pods be made.
+func TestDocs_Example(t *testing.T) {
+	s := newScene(t)
+	s.must(s.StartSnapshotController(s.ctx)) // its CRDs
+	example := shipped.Options{Name: "example", APIServer: "127.0.0.1:443", FirstPort: 8080}
+	manifests := must[string](s)(shipped.Manifests(s.ctx, s.Cluster, deploy("examples", "mock"), example))
+	s.must(s.Apply(s.ctx, manifests))
+	must[*appsv1.Deployment](s)(cluster.Wait(s.ctx, s.Cluster, appsv1.SchemeGroupVersion.WithResource("deployments"), example.Namespace(), example.Controller(), func(d *appsv1.Deployment) bool {
+		return d.Status.Replicas == 1
+	}))
 }
 
 // older waits until a claim was created in an earlier second than this one: an
