@@ -102,7 +102,7 @@ func TestDocs_Readme(t *testing.T) {
 func TestDocs_Example(t *testing.T) {
 	s := newScene(t)
 	s.must(s.StartSnapshotController(s.ctx)) // its CRDs
-	example := shipped.Options{Name: "example", APIServer: "127.0.0.1:443", FirstPort: 8080}
+	example := shipped.Options{Name: "example", FirstPort: 8080}
 	manifests := must[string](s)(shipped.Manifests(s.ctx, s.Cluster, deploy("examples", "mock"), example))
 	s.must(s.Apply(s.ctx, manifests))
 	must[*appsv1.Deployment](s)(cluster.Wait(s.ctx, s.Cluster, appsv1.SchemeGroupVersion.WithResource("deployments"), example.Namespace(), example.Controller(), func(d *appsv1.Deployment) bool {

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,8 +43,6 @@ type Options struct {
 	Name string
 	// Attachless has no csi-attacher, and volumes that need no attaching.
 	Attachless bool
-	// APIServer is the address of the API server, host:port.
-	APIServer string
 	// FirstPort is the first of the ports that the sidecars serve on; one follows
 	// for each. They are those of the node. Needed unless Replicas is more than 1.
 	FirstPort int
@@ -89,11 +88,15 @@ func Manifests(ctx context.Context, c *cluster.Cluster, example string, options 
 	if err != nil {
 		return "", err
 	}
-	return options.adapt(rendered + "---\n" + string(snapshotClass))
+	server, err := url.Parse(c.Config.Host)
+	if err != nil {
+		return "", fmt.Errorf("the API server's address: %w", err)
+	}
+	return options.adapt(rendered+"---\n"+string(snapshotClass), server)
 }
 
-// adapt changes each of the manifests.
-func (o Options) adapt(manifests string) (string, error) {
+// adapt changes each of the manifests. server is the URL of the API server.
+func (o Options) adapt(manifests string, server *url.URL) (string, error) {
 	if o.Name != "" {
 		manifests = strings.NewReplacer(
 			"mock.transfer.", o.Name+".transfer.",
@@ -112,7 +115,7 @@ func (o Options) adapt(manifests string) (string, error) {
 		if object.Object == nil {
 			continue
 		}
-		if err := o.change(object); err != nil {
+		if err := o.change(object, server); err != nil {
 			return "", fmt.Errorf("%s %s: %w", object.GetKind(), object.GetName(), err)
 		}
 		text, err := sigsyaml.Marshal(object)
@@ -123,44 +126,38 @@ func (o Options) adapt(manifests string) (string, error) {
 	}
 }
 
-func (o Options) change(object *unstructured.Unstructured) error {
+func (o Options) change(object *unstructured.Unstructured, server *url.URL) error {
 	switch object.GetKind() {
 	case "StorageClass", "VolumeSnapshotClass":
 		object.SetName(o.Class())
 	case "CSIDriver":
 		return unstructured.SetNestedField(object.Object, !o.Attachless, "spec", "attachRequired")
 	case "Deployment":
-		return as(object, func(d *appsv1.Deployment) error {
+		return as(object, func(d *appsv1.Deployment) {
 			if o.Replicas > 1 {
 				d.Spec.Replicas = &o.Replicas
 			}
-			return o.changePod(&d.Spec.Template.Spec)
+			o.changePod(&d.Spec.Template.Spec, server)
 		})
 	case "DaemonSet":
-		return as(object, func(d *appsv1.DaemonSet) error { return o.changePod(&d.Spec.Template.Spec) })
+		return as(object, func(d *appsv1.DaemonSet) { o.changePod(&d.Spec.Template.Spec, server) })
 	}
 	return nil
 }
 
 // as changes an object as one of its own type.
-func as[T any](object *unstructured.Unstructured, change func(*T) error) error {
+func as[T any](object *unstructured.Unstructured, change func(*T)) error {
 	typed := new(T)
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, typed); err != nil {
 		return err
 	}
-	if err := change(typed); err != nil {
-		return err
-	}
+	change(typed)
 	changed, err := runtime.DefaultUnstructuredConverter.ToUnstructured(typed)
 	object.Object = changed
 	return err
 }
 
-func (o Options) changePod(pod *corev1.PodSpec) error {
-	host, port, err := net.SplitHostPort(o.APIServer)
-	if err != nil {
-		return fmt.Errorf("the API server's address: %w", err)
-	}
+func (o Options) changePod(pod *corev1.PodSpec, server *url.URL) {
 	pod.HostNetwork = true
 	pod.DNSPolicy = corev1.DNSDefault
 	if o.Attachless {
@@ -171,8 +168,8 @@ func (o Options) changePod(pod *corev1.PodSpec) error {
 		if ptr.Deref(pod.AutomountServiceAccountToken, true) {
 			// Instead of the Service, which is nowhere without kube-proxy.
 			c.Env = append(c.Env,
-				corev1.EnvVar{Name: "KUBERNETES_SERVICE_HOST", Value: host},
-				corev1.EnvVar{Name: "KUBERNETES_SERVICE_PORT", Value: port})
+				corev1.EnvVar{Name: "KUBERNETES_SERVICE_HOST", Value: server.Hostname()},
+				corev1.EnvVar{Name: "KUBERNETES_SERVICE_PORT", Value: server.Port()})
 		}
 		for j, arg := range c.Args {
 			if o.Attachless && arg == "--attach-required=true" {
@@ -181,7 +178,6 @@ func (o Options) changePod(pod *corev1.PodSpec) error {
 		}
 		o.changeEndpoint(c, o.FirstPort+i)
 	}
-	return nil
 }
 
 // changeEndpoint moves what a sidecar serves to the node's loopback address.

@@ -4,6 +4,7 @@
 package shipped
 
 import (
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -31,7 +32,7 @@ func TestInstancesShareNothing(t *testing.T) {
 			manifests.WriteString("---\n" + string(content))
 		}
 	}
-	adapted, err := Options{Name: "other", Attachless: true, APIServer: "127.0.0.1:6443", FirstPort: 9000}.adapt(manifests.String())
+	adapted, err := Options{Name: "other", Attachless: true, FirstPort: 9000}.adapt(manifests.String(), &url.URL{Host: "127.0.0.1:6443"})
 	if err != nil {
 		t.Fatal(err)
 	}
