@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kubernetes-csi/csi-lib-utils/standardflags"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
@@ -27,17 +28,16 @@ const (
 	healthTimeout = 20 * time.Second
 )
 
+// podNameKey is where the API server notes the pod that a token is for.
+const podNameKey = "authentication.kubernetes.io/pod-name"
+
 var errLeaseLost = errors.New("lost the lease")
 
 // elect runs move while this process holds the lease, and returns nil after a
 // clean stop. csi-lib-utils' own election ends the process with status 1, at
 // once, even where a stop was asked for and move is in the middle of an action.
-func elect(ctx context.Context, clientConfig *rest.Config, lease string, mux *http.ServeMux, releaseOnExit bool, move func(context.Context) error) error {
+func elect(ctx context.Context, clientConfig *rest.Config, lease, identity string, mux *http.ServeMux, releaseOnExit bool, move func(context.Context) error) error {
 	standard := standardflags.Configuration
-	hostname, err := os.Hostname()
-	if err != nil {
-		return fmt.Errorf("naming this process for the lease: %w", err)
-	}
 	// A client of its own: many transfers at once must not delay the renewal.
 	leases, err := typedcoordinationv1.NewForConfig(clientConfig)
 	if err != nil {
@@ -48,7 +48,7 @@ func elect(ctx context.Context, clientConfig *rest.Config, lease string, mux *ht
 		namespace = podNamespace()
 	}
 	lock, err := resourcelock.NewWithLabels(resourcelock.LeasesResourceLock, namespace, dns1123(lease), nil, leases,
-		resourcelock.ResourceLockConfig{Identity: hostname}, standard.LeaderElectionLabels)
+		resourcelock.ResourceLockConfig{Identity: identity}, standard.LeaderElectionLabels)
 	if err != nil {
 		return err
 	}
@@ -105,6 +105,21 @@ func elect(ctx context.Context, clientConfig *rest.Config, lease string, mux *ht
 		return errLeaseLost
 	}
 	return result
+}
+
+// identityOf names this process in the lease: by its pod, as the service account's
+// token has it, so that two pods on the network of one node, which have its host
+// name, are told apart. Without a pod it is the host name. A container that is
+// started again has the lease at once.
+func identityOf(self authenticationv1.UserInfo) (string, error) {
+	if pod := self.Extra[podNameKey]; len(pod) == 1 {
+		return pod[0], nil
+	}
+	hostname, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("naming this process for the lease: %w", err)
+	}
+	return hostname, nil
 }
 
 // dns1123 makes a driver's name part of the name of a lease, as csi-lib-utils does.

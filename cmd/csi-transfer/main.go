@@ -191,15 +191,36 @@ func run(ctx context.Context, o *options, releaseOnExit bool) error {
 		}
 	})
 
-	move := func(ctx context.Context) error { return lead(ctx, clientConfig, d, o, transferMetrics) }
+	self, err := whoAmI(ctx, clientConfig)
+	if err != nil {
+		return err
+	}
+	move := func(ctx context.Context) error { return lead(ctx, clientConfig, d, o, self.Username, transferMetrics) }
 	if !standard.LeaderElection {
 		return move(ctx)
 	}
-	return elect(ctx, clientConfig, "csi-transfer-"+name, mux, releaseOnExit, move)
+	identity, err := identityOf(self)
+	if err != nil {
+		return err
+	}
+	return elect(ctx, clientConfig, "csi-transfer-"+name, identity, mux, releaseOnExit, move)
+}
+
+// whoAmI returns the user that the API server takes this process for.
+func whoAmI(ctx context.Context, clientConfig *rest.Config) (authenticationv1.UserInfo, error) {
+	client, err := typedauthenticationv1.NewForConfig(clientConfig)
+	if err != nil {
+		return authenticationv1.UserInfo{}, fmt.Errorf("making a client: %w", err)
+	}
+	self, err := client.SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	if err != nil {
+		return authenticationv1.UserInfo{}, fmt.Errorf("asking the API server for the name of this user: %w", err)
+	}
+	return self.Status.UserInfo, nil
 }
 
 // lead moves volumes while this process is the leader.
-func lead(ctx context.Context, clientConfig *rest.Config, d *driver.Driver, o *options, m *sidecar.Metrics) error {
+func lead(ctx context.Context, clientConfig *rest.Config, d *driver.Driver, o *options, user string, m *sidecar.Metrics) error {
 	binary := rest.CopyConfig(clientConfig)
 	binary.ContentType, binary.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
 	core, err1 := typedcorev1.NewForConfig(binary)
@@ -209,17 +230,12 @@ func lead(ctx context.Context, clientConfig *rest.Config, d *driver.Driver, o *o
 	unhurried.QPS, unhurried.Burst = eventQPS, eventBurst
 	forEvents, err2 := typedcorev1.NewForConfig(unhurried)
 	storage, err3 := typedstoragev1.NewForConfig(binary)
-	authentication, err4 := typedauthenticationv1.NewForConfig(binary)
-	transfer, err5 := typedtransferv1alpha1.NewForConfig(clientConfig)
-	snapshots, err6 := typedsnapshotv1.NewForConfig(clientConfig)
-	groupSnapshots, err7 := typedgroupsnapshotv1.NewForConfig(clientConfig)
-	metadata, err8 := clientmetadata.NewForConfig(clientConfig)
-	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7, err8); err != nil {
+	transfer, err4 := typedtransferv1alpha1.NewForConfig(clientConfig)
+	snapshots, err5 := typedsnapshotv1.NewForConfig(clientConfig)
+	groupSnapshots, err6 := typedgroupsnapshotv1.NewForConfig(clientConfig)
+	metadata, err7 := clientmetadata.NewForConfig(clientConfig)
+	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7); err != nil {
 		return fmt.Errorf("making clients: %w", err)
-	}
-	self, err := authentication.SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
-	if err != nil {
-		return fmt.Errorf("asking the API server for the name of this user: %w", err)
 	}
 
 	scheme := runtime.NewScheme()
@@ -240,7 +256,7 @@ func lead(ctx context.Context, clientConfig *rest.Config, d *driver.Driver, o *o
 		Metrics:  m,
 		Driver:   d,
 		Settings: protocol.Settings{
-			User:              self.Status.UserInfo.Username,
+			User:              user,
 			VerifyTimeout:     o.verifyTimeout,
 			ReportDelay:       10 * time.Second,
 			PollInterval:      30 * time.Second,
