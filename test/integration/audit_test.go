@@ -95,6 +95,10 @@ func lawful(e auditv1.Event) error {
 	if !slices.Contains(sidecarMay, e.Verb+" "+resource) {
 		return errors.New("it has no business writing that")
 	}
+	// The API server has not read what a sidecar was killed at sending.
+	if e.RequestObject == nil && e.ResponseStatus.Code >= http.StatusBadRequest {
+		return nil
+	}
 	switch resource {
 	case "persistentvolumes":
 		return lawfulVolumePatch(e)

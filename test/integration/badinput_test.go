@@ -197,10 +197,12 @@ func TestBadInput_DriverAnswersGarbage(t *testing.T) {
 // and no other.
 func TestBadInput_DriverHangs(t *testing.T) {
 	s := newScene(t)
-	s.sidecarOf(s.vendor(cluster.DriverOptions{Flags: []string{"--transfer-service", "--fault=ValidateVolume:hang:times=1"}}), "--timeout=15s", "--worker-threads=1")
+	d := s.vendor(cluster.DriverOptions{Flags: []string{"--transfer-service", "--fault=ValidateVolume:hang:times=1", "--v=5"}})
+	s.sidecarOf(d, "--timeout=15s", "--worker-threads=1")
 	other := s.another()
 	source, another := s.source(), other.source()
 	s.grant(source)
+	s.logged(d.Process, `method="ValidateVolume"`)
 	other.grant(another)
 	other.transferred()
 	r := must[*v1alpha1.NamespaceTransferRequest](s)(s.requests().Get(s.ctx, "take-data", metav1.GetOptions{}))

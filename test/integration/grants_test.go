@@ -143,6 +143,7 @@ func TestR1_ApprovalIsForOneClaim(t *testing.T) {
 func TestR2_StatusTellsNothingBeforeApproval(t *testing.T) {
 	s := newScene(t)
 	s.source()
+	s.patchClaim(s.giver, "data", annotation(v1alpha1.AnnotationAllow, "false"))
 	since := must[cluster.AuditMark](s)(s.AuditMark())
 	for _, name := range []string{"data", "missing"} {
 		s.request(func(r *v1alpha1.NamespaceTransferRequest) { r.Name, r.Spec.Source.Name = name, name })

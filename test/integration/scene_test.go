@@ -4,9 +4,11 @@
 package integration
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -523,6 +525,15 @@ func (s *scene) patchClaim(namespace, name, patch string, subresource ...string)
 func (s *scene) patchVolume(name, patch string, subresource ...string) {
 	s.Helper()
 	must[*corev1.PersistentVolume](s)(s.Client.CoreV1().PersistentVolumes().Patch(s.ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, subresource...))
+}
+
+// logged waits until a program has logged something.
+func (s *scene) logged(p *cluster.Process, text string) {
+	s.Helper()
+	s.must(wait.PollUntilContextCancel(s.ctx, 10*time.Millisecond, true, func(context.Context) (bool, error) {
+		log, err := os.ReadFile(p.Log)
+		return bytes.Contains(log, []byte(text)), err
+	}))
 }
 
 func annotation(key, value string) string {
