@@ -11,9 +11,11 @@ WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
-RUN CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -buildid= -X main.version=$VERSION" -o /program ./cmd/$PROGRAM
+RUN CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -buildid= -X main.version=$VERSION" -o /out/program ./cmd/$PROGRAM && \
+    ln -s program /out/$PROGRAM
 
 FROM scratch
-COPY --from=build /program /program
+# Also under its own name, as a probe calls it.
+COPY --from=build /out /
 USER 65532:65532
 ENTRYPOINT ["/program"]
