@@ -23,7 +23,7 @@ func (c *Cluster) ReserveAddress() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("reserving an address: %w", err)
 	}
-	c.reserved = append(c.reserved, fd)
+	c.cleanups = append(c.cleanups, func() { unix.Close(fd) })
 	address, err := bind(fd)
 	if err != nil {
 		return "", fmt.Errorf("reserving an address: %w", err)

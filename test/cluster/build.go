@@ -44,7 +44,7 @@ type source struct {
 }
 
 var sources = map[string]source{
-	"kube":                {pkg: "./kube", links: []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"}},
+	"kube":                {pkg: "./kube", links: []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl"}},
 	"etcd":                {pkg: "go.etcd.io/etcd/server/v3"},
 	"csi-provisioner":     {pkg: "github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner"},
 	"csi-snapshotter":     {pkg: "github.com/kubernetes-csi/external-snapshotter/v8/cmd/csi-snapshotter"},
@@ -54,6 +54,7 @@ var sources = map[string]source{
 	"csi-transfer":        {pkg: "./cmd/csi-transfer", product: true},
 	"kubectl-transfer":    {pkg: ".", product: true, dir: "cmd/kubectl-transfer"},
 	"mock-csi-driver":     {pkg: "./cmd/mock-csi-driver", product: true},
+	"images":              {pkg: ".", product: true, dir: "release-tools/images"},
 }
 
 // kubernetesFlags stamp the version that the linked-in Kubernetes reports;
@@ -168,21 +169,31 @@ func (b *builder) ensure(ctx context.Context, name string, progress io.Writer) e
 	return err
 }
 
-// ensureKubernetes builds a program of this module unless its key says that
-// nothing has changed, which is faster than to ask the go command.
+// ensureKubernetes builds a program of this module unless it is kept.
 func (b *builder) ensureKubernetes(ctx context.Context, name string, src source, progress io.Writer) error {
-	keyFile := filepath.Join(b.artifacts, "key", name)
-	last, keyErr := os.ReadFile(keyFile)
-	if _, err := os.Stat(b.bin(name)); err == nil && keyErr == nil && bytes.Equal(last, b.key) {
-		return nil
-	}
-	if err := b.compile(ctx, b.module, name, src.pkg, kubernetesFlags, progress); err != nil {
-		return err
-	}
-	for _, link := range src.links {
-		if err := os.Symlink(name, b.bin(link)); err != nil && !errors.Is(err, os.ErrExist) {
+	return b.unlessKept(name, b.bin(name), func() error {
+		if err := b.compile(ctx, b.module, name, src.pkg, kubernetesFlags, progress); err != nil {
 			return err
 		}
+		for _, link := range src.links {
+			if err := os.Symlink(name, b.bin(link)); err != nil && !errors.Is(err, os.ErrExist) {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// unlessKept calls build unless the file is there and its key says that nothing
+// has changed, which is faster than to ask the go command.
+func (b *builder) unlessKept(name, file string, build func() error) error {
+	keyFile := filepath.Join(b.artifacts, "key", name)
+	last, keyErr := os.ReadFile(keyFile)
+	if _, err := os.Stat(file); err == nil && keyErr == nil && bytes.Equal(last, b.key) {
+		return nil
+	}
+	if err := build(); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(keyFile), 0o755); err != nil {
 		return err

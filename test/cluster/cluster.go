@@ -4,7 +4,8 @@
 // Package cluster runs a real Kubernetes control plane on this machine, as
 // processes on loopback addresses with all state in one temporary directory:
 // etcd, kube-apiserver, kube-controller-manager and, on request, the scheduler,
-// CSI drivers with their sidecars, and csi-transfer. It has no node.
+// CSI drivers with their sidecars, and csi-transfer. It has no node unless one
+// is started, see StartNode.
 //
 // Any number of clusters can run at once. Nothing outlives the process that
 // started a cluster.
@@ -21,7 +22,6 @@ import (
 	"strings"
 	"sync"
 
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
@@ -58,8 +58,6 @@ type Cluster struct {
 	options   Options
 	authority *authority
 	address   string // of the API server
-	// release gives up the claim on Dir.
-	release func()
 
 	// snapshots is held while the snapshot controller is being installed.
 	snapshots sync.Mutex
@@ -68,7 +66,8 @@ type Cluster struct {
 	mu        sync.Mutex
 	stopped   bool
 	processes []*Process
-	reserved  []int // file descriptors of ReserveAddress
+	// cleanups are called in reverse order when no process is left.
+	cleanups []func()
 }
 
 // Start starts a cluster and returns once it can be used. When ctx is done the
@@ -100,16 +99,29 @@ func (c *Cluster) Stop() {
 	for _, p := range slices.Backward(c.processes) {
 		p.retire()
 	}
-	for _, fd := range c.reserved {
-		unix.Close(fd)
-	}
-	if c.release != nil {
-		c.release()
+	for _, cleanup := range slices.Backward(c.cleanups) {
+		cleanup()
 	}
 }
 
+// onStop has Stop call cleanup, or calls it at once if that is over.
+func (c *Cluster) onStop(cleanup func()) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stopped {
+		cleanup()
+		return errStopped
+	}
+	c.cleanups = append(c.cleanups, cleanup)
+	return nil
+}
+
 func (c *Cluster) start(ctx context.Context) (err error) {
-	if c.Dir, c.release, err = claimDir(c.options.Dir); err != nil {
+	var release func()
+	if c.Dir, release, err = claimDir(c.options.Dir); err != nil {
+		return err
+	}
+	if err := c.onStop(release); err != nil {
 		return err
 	}
 	if err := os.Mkdir(c.path("log"), 0o755); err != nil {
@@ -150,21 +162,20 @@ func (c *Cluster) Run(ctx context.Context, name, program string, args ...string)
 
 // run starts a program and returns when ready, if given, returns no error.
 func (c *Cluster) run(ctx context.Context, name string, ready func(context.Context) error, programName string, args ...string) (*Process, error) {
-	path, err := Program(ctx, programName, c.options.Progress)
-	if err != nil {
+	return c.launch(ctx, &Process{Name: name, args: args, ready: ready}, programName)
+}
+
+// launch starts a program as the process p, of which it fills in the rest.
+func (c *Cluster) launch(ctx context.Context, p *Process, programName string) (*Process, error) {
+	var err error
+	if p.path, err = Program(ctx, programName, c.options.Progress); err != nil {
 		return nil, err
 	}
-	p := &Process{
-		Name:  name,
-		Log:   c.path("log", fileName(name)+".log"),
-		path:  path,
-		args:  args,
-		ready: ready,
-	}
+	p.Log = c.path("log", fileName(p.Name)+".log")
 	if err := c.add(p); err != nil {
-		return nil, fmt.Errorf("starting %s: %w", name, err)
+		return nil, fmt.Errorf("starting %s: %w", p.Name, err)
 	}
-	if ready != nil {
+	if p.ready != nil {
 		return p, p.await(ctx)
 	}
 	return p, nil

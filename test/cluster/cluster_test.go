@@ -11,7 +11,9 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,15 +22,21 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// childVariable makes the test binary a program that starts a cluster, tells
-// about it, and never ends by itself.
+// childVariable makes the test binary a program that starts a cluster, with a
+// node if the value says so, tells about it, and never ends by itself.
 const childVariable = "TEST_CLUSTER_CHILD"
 
+const (
+	withoutNode = "without node"
+	withNode    = "with node"
+)
+
 func TestMain(m *testing.M) {
-	if os.Getenv(childVariable) != "" {
-		if err := child(); err != nil {
+	if with := os.Getenv(childVariable); with != "" {
+		if err := child(with); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -36,17 +44,37 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-func child() error {
-	c, err := Start(context.Background(), Options{})
+func child(with string) error {
+	c, dirs, err := startWith(context.Background(), with)
 	if err != nil {
 		return err
 	}
-	fmt.Println(c.Dir)
+	for _, dir := range dirs {
+		fmt.Println("dir", dir)
+	}
 	for _, p := range c.processes {
-		fmt.Println(p.PID())
+		fmt.Println("process", p.PID())
 	}
 	fmt.Println("up")
 	select {}
+}
+
+// startWith starts a cluster, and returns the directories that it uses.
+func startWith(ctx context.Context, with string) (c *Cluster, dirs []string, err error) {
+	c, err = Start(ctx, Options{Scheduler: with == withNode})
+	if err != nil {
+		return nil, nil, err
+	}
+	dirs = []string{c.Dir}
+	if with == withNode {
+		n, err := startNode(ctx, c)
+		if err != nil {
+			c.Stop()
+			return nil, nil, err
+		}
+		dirs = append(dirs, n.root)
+	}
+	return c, dirs, nil
 }
 
 func startCluster(t *testing.T) *Cluster {
@@ -385,29 +413,41 @@ func TestStartFailure(t *testing.T) {
 	}
 }
 
-// TestEnd: however a cluster ends, none of its processes is left, and its
-// directory goes at the latest when the next one starts.
+// TestEnd: however a cluster ends, none of its processes is left, and all else
+// goes at the latest when the next one starts.
 func TestEnd(t *testing.T) {
 	t.Run("Stop", func(t *testing.T) {
 		t.Parallel()
-		testEnd(t, func(c *Cluster, _ context.CancelFunc) { c.Stop() })
+		testEnd(t, withoutNode, func(c *Cluster, _ context.CancelFunc) { c.Stop() })
 	})
 	t.Run("context", func(t *testing.T) {
 		t.Parallel()
-		testEnd(t, func(_ *Cluster, cancel context.CancelFunc) { cancel() })
+		testEnd(t, withoutNode, func(_ *Cluster, cancel context.CancelFunc) { cancel() })
 	})
 	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGKILL} {
 		t.Run(signal.String(), func(t *testing.T) {
 			t.Parallel()
-			testEndOfParent(t, signal)
+			testEndOfParent(t, signal, withoutNode)
 		})
 	}
 }
 
-func testEnd(t *testing.T, end func(*Cluster, context.CancelFunc)) {
+// TestNodeEnd: the same with a node, which the kernel keeps more of.
+func TestNodeEnd(t *testing.T) {
+	t.Run("Stop", func(t *testing.T) {
+		t.Parallel()
+		testEnd(t, withNode, func(c *Cluster, _ context.CancelFunc) { c.Stop() })
+	})
+	t.Run(syscall.SIGKILL.String(), func(t *testing.T) {
+		t.Parallel()
+		testEndOfParent(t, syscall.SIGKILL, withNode)
+	})
+}
+
+func testEnd(t *testing.T, with string, end func(*Cluster, context.CancelFunc)) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	c, err := Start(ctx, Options{})
+	c, dirs, err := startWith(ctx, with)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -416,17 +456,16 @@ func testEnd(t *testing.T, end func(*Cluster, context.CancelFunc)) {
 	for _, p := range c.processes {
 		processes = append(processes, pidfd(t, p.PID()))
 	}
+	nothingLeft := watchFor(t, dirs)
 	end(c, cancel)
 	waitEnded(t, processes)
 	c.Stop() // returns when a stop that goes on is through
-	if _, err := os.Stat(c.Dir); !os.IsNotExist(err) {
-		t.Errorf("%s is left (%v)", c.Dir, err)
-	}
+	nothingLeft()
 }
 
-func testEndOfParent(t *testing.T, signal syscall.Signal) {
+func testEndOfParent(t *testing.T, signal syscall.Signal, with string) {
 	parent := exec.CommandContext(t.Context(), os.Args[0])
-	parent.Env = append(os.Environ(), childVariable+"=1")
+	parent.Env = append(os.Environ(), childVariable+"="+with)
 	parent.Stderr = os.Stderr
 	stdout, err := parent.StdoutPipe()
 	if err != nil {
@@ -435,16 +474,17 @@ func testEndOfParent(t *testing.T, signal syscall.Signal) {
 	if err := parent.Start(); err != nil {
 		t.Fatal(err)
 	}
-	var dir string
+	var dirs []string
 	var processes []int
 	lines := bufio.NewScanner(stdout)
 	for lines.Scan() && lines.Text() != "up" {
-		if dir == "" {
-			dir = lines.Text()
+		what, value, _ := strings.Cut(lines.Text(), " ")
+		if what == "dir" {
+			dirs = append(dirs, value)
 			continue
 		}
-		var pid int
-		if _, err := fmt.Sscan(lines.Text(), &pid); err != nil {
+		pid, err := strconv.Atoi(value)
+		if err != nil {
 			t.Fatal(err)
 		}
 		processes = append(processes, pidfd(t, pid))
@@ -452,6 +492,7 @@ func testEndOfParent(t *testing.T, signal syscall.Signal) {
 	if len(processes) == 0 {
 		t.Fatal("the parent started nothing")
 	}
+	nothingLeft := watchFor(t, dirs)
 	if err := parent.Process.Signal(signal); err != nil {
 		t.Fatal(err)
 	}
@@ -463,8 +504,48 @@ func testEndOfParent(t *testing.T, signal syscall.Signal) {
 	} else {
 		release()
 	}
-	if _, err := os.Stat(dir); !os.IsNotExist(err) {
-		t.Errorf("%s is left (%v)", dir, err)
+	nothingLeft()
+}
+
+// watchFor looks at what the kernel has for clusters in these directories. The
+// function that it returns fails the test if anything of it is left.
+func watchFor(t *testing.T, dirs []string) (nothingLeft func()) {
+	t.Helper()
+	loops := map[string][]loop{}
+	for _, dir := range dirs {
+		var err error
+		if loops[dir], err = loopsOf(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return func() {
+		t.Helper()
+		mounts, err := os.ReadFile("/proc/self/mountinfo")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, dir := range dirs {
+			if _, err := os.Stat(dir); !os.IsNotExist(err) {
+				t.Errorf("%s is left (%v)", dir, err)
+			}
+			if strings.Contains(string(mounts), dir) {
+				t.Errorf("a mount in %s is left", dir)
+			}
+			groups, err := filepath.Glob("/sys/fs/cgroup/*/" + cgroupName(dir))
+			if err != nil || len(groups) > 0 {
+				t.Errorf("control groups %v are left (%v)", groups, err)
+			}
+			// A device that somebody looks at is detached when they close it.
+			if err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 10*time.Second, true, func(context.Context) (bool, error) {
+				inUse, err := listLoops()
+				left := slices.ContainsFunc(inUse, func(l loop) bool {
+					return slices.ContainsFunc(loops[dir], func(own loop) bool { return own.number == l.number && *own.behind == *l.behind })
+				})
+				return !left, err
+			}); err != nil {
+				t.Errorf("one of the loop devices %v is left: %v", loops[dir], err)
+			}
+		}
 	}
 }
 

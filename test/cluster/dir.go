@@ -15,8 +15,9 @@ import (
 // claimDir returns the directory for a cluster's state and a function to call
 // when the cluster is gone.
 //
-// An empty dir stands for a temporary one, which that function removes. A
-// process that is killed cannot remove its own: whoever comes next does.
+// An empty dir stands for a temporary one, which that function removes with all
+// that a node kept there has left. A process that is killed cannot remove its
+// own: whoever comes next does.
 func claimDir(dir string) (_ string, release func(), err error) {
 	if dir != "" {
 		dir, err = emptyDir(dir)
@@ -41,7 +42,7 @@ func claimDir(dir string) (_ string, release func(), err error) {
 	for _, other := range others {
 		path := filepath.Join(parent, other.Name())
 		if unlock, err := lockDir(path, unix.LOCK_EX|unix.LOCK_NB); err == nil {
-			os.RemoveAll(path) // what cannot be removed is in nobody's way
+			removeDir(path) // what cannot be removed is in nobody's way
 			unlock()
 		}
 	}
@@ -54,7 +55,16 @@ func claimDir(dir string) (_ string, release func(), err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	return dir, func() { os.RemoveAll(dir); unlock() }, nil
+	return dir, func() { removeDir(dir); unlock() }, nil
+}
+
+// removeDir removes a directory after what can only be found as long as the
+// directory is there.
+func removeDir(dir string) error {
+	if err := errors.Join(removeCgroups(dir), detachLoops(dir)); err != nil {
+		return err
+	}
+	return os.RemoveAll(dir)
 }
 
 func emptyDir(dir string) (string, error) {

@@ -35,6 +35,10 @@ type Process struct {
 	args []string
 	// ready returns nil once the program serves. Optional.
 	ready func(context.Context) error
+	// launcher starts it somewhere else. Optional.
+	launcher launcher
+	// dependent: it ends with another process, which is told when this one ends.
+	dependent bool
 
 	mu      sync.Mutex
 	current *run // the last one; guarded by mu
@@ -88,13 +92,17 @@ func (p *Process) start() error {
 	cmd.Stdout, cmd.Stderr = log, log
 	// Some CSI sidecars prefer the variable to their flag.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "KUBECONFIG=") })
-	cmd.SysProcAttr = &unix.SysProcAttr{
-		Pdeathsig: unix.SIGKILL,
-		// A group of its own keeps a Ctrl-C at the terminal from the program, which
-		// would end it before whoever started it is done with it.
-		Setpgid: true,
+	// A group of its own keeps a Ctrl-C at the terminal from the program, which
+	// would end it before whoever started it is done with it.
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	if !p.dependent {
+		cmd.SysProcAttr.Pdeathsig = unix.SIGKILL
 	}
-	if err := startOnLastingThread(cmd); err != nil {
+	launcher := p.launcher
+	if launcher == nil {
+		launcher = lastingThread()
+	}
+	if err := launcher.start(cmd); err != nil {
 		return err
 	}
 	r := &run{pid: cmd.Process.Pid, exited: make(chan struct{})}
@@ -232,27 +240,35 @@ func tail(text []byte, lines int) []byte {
 	return bytes.Join(all[max(0, len(all)-lines):], []byte("\n"))
 }
 
+// launcher is a thread that starts processes.
+type launcher chan startRequest
+
 type startRequest struct {
 	cmd    *exec.Cmd
 	result chan<- error
 }
 
-// starter is the thread that starts every process: Linux sends a child its
-// parent-death signal when the thread that started it ends, and Go ends threads
-// as it likes. This one lives as long as the process.
-var starter = sync.OnceValue(func() chan<- startRequest {
-	requests := make(chan startRequest)
-	go func() {
-		runtime.LockOSThread()
-		for r := range requests {
-			r.result <- r.cmd.Start()
-		}
-	}()
-	return requests
-})
+// serve is what the thread does until the launcher is closed.
+func (l launcher) serve() {
+	for r := range l {
+		r.result <- r.cmd.Start()
+	}
+}
 
-func startOnLastingThread(cmd *exec.Cmd) error {
+func (l launcher) start(cmd *exec.Cmd) error {
 	result := make(chan error)
-	starter() <- startRequest{cmd, result}
+	l <- startRequest{cmd, result}
 	return <-result
 }
+
+// lastingThread starts processes that are to end with this one: Linux sends a
+// child its parent-death signal when the thread that started it ends, and Go ends
+// threads as it likes. This one lives as long as the process.
+var lastingThread = sync.OnceValue(func() launcher {
+	l := make(launcher)
+	go func() {
+		runtime.LockOSThread()
+		l.serve()
+	}()
+	return l
+})
