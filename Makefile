@@ -5,7 +5,7 @@ include release-tools/build.make
 
 PLUGIN := cmd/kubectl-transfer
 
-.PHONY: plugin images unit conformance integration test cluster-build demo bench faults races soak explore explore-test fuzz
+.PHONY: plugin images unit conformance integration test test-node cluster-build demo bench faults races soak explore explore-test fuzz
 
 build: plugin
 
@@ -28,8 +28,8 @@ conformance: ## csi-sanity and the transfer contract against the mock driver in 
 	cd conformance && go test -c -o ../bin/ . && exec ../bin/conformance.test -test.v
 
 integration: cluster-build ## Tests on a real control plane
-	cd test/cluster && go test -timeout 10m .
-	cd test && go test -timeout 20m ./...
+	cd test/cluster && go test -timeout 10m -skip Node .
+	cd test && go test -timeout 20m $$(go list ./... | grep -v /node$$)
 
 explore-test:
 	go test ./pkg/sidecar/protocol -run TestExplore -deeper 1
@@ -48,6 +48,9 @@ fuzz: ## Fuzz what is parsed from outside, each target for FUZZTIME (20s)
 	done
 
 test: unit explore-test conformance integration ## All tests that need no kubelet; minutes once built
+
+test-node: cluster-build ## Tests on a node with a real kubelet; needs the packages containerd and runc
+	cd test/cluster && go test -timeout 10m -run Node .
 
 cluster-build: ## Build the control plane and the CSI sidecars that tests, demo and bench run
 	cd test/cluster && go run ./build

@@ -27,6 +27,8 @@ var (
 	Volumes         = corev1.SchemeGroupVersion.WithResource("persistentvolumes")
 	Pods            = corev1.SchemeGroupVersion.WithResource("pods")
 	ServiceAccounts = corev1.SchemeGroupVersion.WithResource("serviceaccounts")
+	CSINodes        = storagev1.SchemeGroupVersion.WithResource("csinodes")
+	Attachments     = storagev1.SchemeGroupVersion.WithResource("volumeattachments")
 	CSIDrivers      = storagev1.SchemeGroupVersion.WithResource("csidrivers")
 	Requests        = schema.GroupVersionResource{Group: "transfer.storage.x-k8s.io", Version: "v1alpha1", Resource: "namespacetransferrequests"}
 	Approvals       = schema.GroupVersionResource{Group: "transfer.storage.x-k8s.io", Version: "v1alpha1", Resource: "namespacetransferapprovals"}

@@ -1,9 +1,9 @@
 // Copyright The csi-transfer Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command kube is the Kubernetes control plane and kubectl as one binary: its
-// first argument, or the name it was started under, chooses the program. One
-// link instead of four keeps a cold build of the test cluster short.
+// Command kube is the Kubernetes control plane, kubelet and kubectl as one binary:
+// its first argument, or the name it was started under, chooses the program. One
+// link instead of five keeps a cold build of the test cluster short.
 package main
 
 import (
