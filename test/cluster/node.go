@@ -127,7 +127,12 @@ func (n *Node) start(ctx context.Context, options NodeOptions) error {
 
 // Path returns where a path on the node, below /run, /var/lib or /var/log, is
 // for everybody else. Mounts that were made on the node are not seen there.
-func (n *Node) Path(path string) string { return filepath.Join(n.root, path) }
+func (n *Node) Path(path string) string {
+	if path, ok := strings.CutPrefix(path, "/var/log"); ok {
+		return n.cluster.path("log", n.Name) + path // kept with those of processes
+	}
+	return filepath.Join(n.root, path)
+}
 
 // MountInfo is the path of the file that lists the node's mounts, as proc(5)
 // describes. It ends with the node.

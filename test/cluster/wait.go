@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,6 +26,8 @@ import (
 var (
 	Claims          = corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")
 	Volumes         = corev1.SchemeGroupVersion.WithResource("persistentvolumes")
+	Namespaces      = corev1.SchemeGroupVersion.WithResource("namespaces")
+	Jobs            = batchv1.SchemeGroupVersion.WithResource("jobs")
 	Pods            = corev1.SchemeGroupVersion.WithResource("pods")
 	ServiceAccounts = corev1.SchemeGroupVersion.WithResource("serviceaccounts")
 	CSINodes        = storagev1.SchemeGroupVersion.WithResource("csinodes")

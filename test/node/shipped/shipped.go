@@ -41,6 +41,9 @@ type Options struct {
 	// several instances: see DriverName, Namespace and the others. Empty: as
 	// shipped.
 	Name string
+	// DriverFlags are added to those of the driver, of its controller and its node
+	// plugin.
+	DriverFlags []string
 	// Attachless has no csi-attacher, and volumes that need no attaching.
 	Attachless bool
 	// FirstPort is the first of the ports that the sidecars serve on; one follows
@@ -175,6 +178,9 @@ func (o Options) changePod(pod *corev1.PodSpec, server *url.URL) {
 			if o.Attachless && arg == "--attach-required=true" {
 				c.Args[j] = "--attach-required=false"
 			}
+		}
+		if c.Name == "mock-csi-driver" {
+			c.Args = append(c.Args, o.DriverFlags...)
 		}
 		o.changeEndpoint(c, o.FirstPort+i)
 	}
