@@ -155,7 +155,7 @@ func named(name string) func(*metav1.ListOptions) {
 	}
 }
 
-// trimPod keeps what says whether a pod uses a claim.
+// trimPod keeps what says whether a pod uses a claim, or may still when it is gone.
 func trimPod(o any) (any, error) {
 	pod, ok := o.(*corev1.Pod)
 	if !ok {
@@ -165,6 +165,7 @@ func trimPod(o any) (any, error) {
 		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
 	}}
 	trimmed.Spec.NodeName = pod.Spec.NodeName
+	trimmed.Status.Phase, trimmed.Status.StartTime = pod.Status.Phase, pod.Status.StartTime
 	for _, v := range pod.Spec.Volumes {
 		if v.PersistentVolumeClaim != nil || v.Ephemeral != nil {
 			trimmed.Spec.Volumes = append(trimmed.Spec.Volumes, corev1.Volume{Name: v.Name, VolumeSource: corev1.VolumeSource{

@@ -91,6 +91,7 @@ type Controller struct {
 	terminating  *batch[string, bool]
 	asker        *asker
 	holdoff      *holdoff
+	forced       forced
 	turns        turns
 	watches      *watches
 	// extra is what a waiting transfer watches beyond its namespaces.
@@ -126,6 +127,7 @@ func New(c Config) *Controller {
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](c.RetryStart, c.RetryMax),
 			workqueue.TypedRateLimitingQueueConfig[types.NamespacedName]{Name: "transfers"}),
 		holdoff: newHoldoff(c.RetryStart, c.RetryMax),
+		forced:  forced{until: map[types.NamespacedName]map[string]time.Time{}},
 		turns:   turns{waiting: map[types.NamespacedName]struct{}{}},
 	}
 	r := &reader{Clients: c.Clients, driver: settings.Driver.Name, attaches: k.attaches}
@@ -422,7 +424,14 @@ func (c *Controller) handlePods(informer cache.SharedIndexInformer) {
 				uses.OnUpdate(before, after)
 			}
 		},
-		DeleteFunc: uses.OnDelete,
+		DeleteFunc: func(o any) {
+			handlers(func(pod *corev1.Pod) {
+				if deletedByForce(pod) {
+					c.forced.deleted(pod, c.now())
+				}
+			}).OnDelete(o)
+			uses.OnDelete(o)
+		},
 	})
 }
 

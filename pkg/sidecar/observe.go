@@ -278,13 +278,21 @@ func (c *Controller) readFacts(ctx context.Context, o *protocol.Observation, f *
 	if w := c.watches.scope(claimsIn(p.source.Namespace)); w != nil {
 		f.Clones = clones(byIndex[corev1.PersistentVolumeClaim](overlay{informer: w.informer}, indexByDataSource, "PersistentVolumeClaim/"+p.source.Name))
 	}
-	if w := c.watches.scope(podsIn(p.source.Namespace)); w != nil && !f.Live {
-		f.Pods = nil
+	// A pod that the cache still shows counts even when verifying: what comes next
+	// tells how it ended.
+	if w := c.watches.scope(podsIn(p.source.Namespace)); w != nil {
+		if !f.Live {
+			f.Pods = nil
+		}
 		for _, pod := range byIndex[corev1.Pod](overlay{informer: w.informer}, indexByClaim, p.source.Name) {
 			f.Pods = append(f.Pods, pod.Name)
 		}
 	}
 	slices.Sort(f.Pods)
+	f.Pods = slices.Compact(f.Pods)
+	if !c.attaches() {
+		f.ForceDeleted, f.ForceDeletedUntil = c.forced.of(p.source.NamespacedName(), c.now())
+	}
 	if protocol.Dynamic(pv) {
 		return nil
 	}

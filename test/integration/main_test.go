@@ -178,7 +178,7 @@ func startWorld(ctx context.Context, options cluster.Options, install []string) 
 	if w.kubeconfig, err = w.sidecarKubeconfig(ctx); err != nil {
 		return nil, err
 	}
-	if w.driver, err = c.StartDriver(ctx, cluster.DriverOptions{Name: driverName}); err != nil {
+	if w.driver, err = c.StartDriver(ctx, cluster.DriverOptions{Name: driverName, AttachRequired: true}); err != nil {
 		return nil, err
 	}
 	w.sidecar, err = w.startSidecar(ctx, driverName, w.driver)

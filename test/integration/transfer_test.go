@@ -95,6 +95,28 @@ func TestR8_OnlyScheduledPodsCount(t *testing.T) {
 	s.transferred()
 }
 
+// TestR8_ForceDeletedPodHoldsUpForAMinute: a pod that its kubelet had running, and
+// that is gone before the kubelet has told its end, may run on for a little while.
+func TestR8_ForceDeletedPodHoldsUpForAMinute(t *testing.T) {
+	s := newScene(t)
+	s.sidecarOf(s.vendor(cluster.DriverOptions{})) // without attachment
+	source := s.source()
+	pod := s.pod(s.giver, "writer", "data")
+	pod.Status.Phase, pod.Status.StartTime = corev1.PodRunning, &metav1.Time{Time: time.Now()}
+	must[*corev1.Pod](s)(s.Client.CoreV1().Pods(s.giver).UpdateStatus(s.ctx, pod, metav1.UpdateOptions{}))
+	s.grant(source)
+	s.contains(s.refused(protocol.ReasonInUse), "writer")
+
+	deleted := time.Now()
+	s.deletePod(s.giver, "writer")
+	s.contains(s.refused(protocol.ReasonPodForceDeleted), "PersistentVolumeClaim {giver}/data", "pod writer", "by force")
+	s.untouched()
+	s.transferred()
+	if took := time.Since(deleted); took < 50*time.Second {
+		t.Errorf("transferred %s after a pod was deleted by force", took)
+	}
+}
+
 func TestR10_SourceClaimIsMarkedAndLostWithinASecond(t *testing.T) {
 	s := newQuietScene(t)
 	source := s.offer()

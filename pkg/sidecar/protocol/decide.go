@@ -270,8 +270,9 @@ func (o *Observation) first(approval *v1alpha1.NamespaceTransferApproval) bool {
 func (o *Observation) waitFor(refusal *Refusal) Action {
 	a := wait(string(refusal.Reason))
 	a.Wait.Watch = refusal.Watch
+	a.Wait.At = refusal.Until
 	if refusal.Poll {
-		a.Wait.At = o.Now.Add(o.PollInterval)
+		a.Wait.At = earlier(a.Wait.At, o.Now.Add(o.PollInterval))
 	}
 	return a
 }

@@ -187,14 +187,14 @@ func (f flight) await(why string) Action {
 	if f.slow() {
 		return f.tell()
 	}
-	var at time.Time
+	var deadline, due time.Time
 	if !f.j.Bound && f.source() != nil {
-		at = f.deadline()
+		deadline = f.deadline()
 	}
-	if due := f.j.Parked.Add(tellAfter); !f.told() && (at.IsZero() || due.Before(at)) {
-		at = due
+	if !f.told() {
+		due = f.j.Parked.Add(tellAfter)
 	}
-	return until(why, at)
+	return until(why, earlier(deadline, due))
 }
 
 // giveBack tells the driver first. One that cannot be told does not keep the

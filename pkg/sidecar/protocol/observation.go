@@ -111,6 +111,11 @@ type Facts struct {
 	ReceivingNamespaceGone bool
 	// Pods are the scheduled pods of the giving namespace that name the source claim.
 	Pods []string
+	// ForceDeleted are pods of the giving namespace that named the source claim and
+	// were deleted by force, where nothing else tells whether they still run. They
+	// count until ForceDeletedUntil.
+	ForceDeleted      []string
+	ForceDeletedUntil time.Time
 	// Attachments are the VolumeAttachments of the volume.
 	Attachments []Attachment
 	// Twins are other PersistentVolumes with the same driver and handle.

@@ -61,7 +61,7 @@ type check func(s subject) *Refusal
 var (
 	sourceChecks = []check{sourceState, sourceOptOut, sourceOwner, sourceFinalizers, sourceSize, sourceModification}
 	volumeChecks = []check{volumeState, volumeManagers}
-	factChecks   = []check{snapshotsPending, clonesPending, pods, attachments, twins, secrets, attributes, class, path, linkage, verdict}
+	factChecks   = []check{snapshotsPending, clonesPending, pods, forceDeleted, attachments, twins, secrets, attributes, class, path, linkage, verdict}
 	claimChecks  = []check{receiver, receiverShape, receiverSize}
 )
 
@@ -311,6 +311,15 @@ func pods(s subject) *Refusal {
 		return refuse(ReasonInUse, "%s is used in namespace %s by pod %s", claimName(s.Source), s.Source.Namespace, list(s.Facts.Pods))
 	}
 	return nil
+}
+
+func forceDeleted(s subject) *Refusal {
+	if len(s.Facts.ForceDeleted) == 0 {
+		return nil
+	}
+	r := refuse(ReasonPodForceDeleted, "%s may still be used by pod %s of namespace %s, which was deleted by force", claimName(s.Source), list(s.Facts.ForceDeleted), s.Source.Namespace)
+	r.Until = s.Facts.ForceDeletedUntil
+	return r
 }
 
 func attachments(s subject) *Refusal {

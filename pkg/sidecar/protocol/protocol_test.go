@@ -338,6 +338,9 @@ func (g generator) facts(live bool) *protocol.Facts {
 		f.Pods = []string{"db-0"}
 	}
 	if g.seldom() {
+		f.ForceDeleted, f.ForceDeletedUntil = []string{"db-1"}, time.Unix(1060, 0)
+	}
+	if g.seldom() {
 		f.Attachments = []protocol.Attachment{{}}
 	}
 	if g.seldom() {

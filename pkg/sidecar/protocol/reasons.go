@@ -29,6 +29,7 @@ const (
 	ReasonSnapshotInProgress           Reason = "SnapshotInProgress"
 	ReasonCloneInProgress              Reason = "CloneInProgress"
 	ReasonInUse                        Reason = "InUse"
+	ReasonPodForceDeleted              Reason = "PodForceDeleted"
 	ReasonAttached                     Reason = "Attached"
 	ReasonVolumeMissing                Reason = "VolumeMissing"
 	ReasonVolumeNotCSI                 Reason = "VolumeNotCSI"
@@ -86,6 +87,7 @@ var Reasons = []ReasonInfo{
 	{ReasonSnapshotInProgress, `a snapshot of the volume is still being made`, `wait until it is ready, or delete it`},
 	{ReasonCloneInProgress, `a claim is being cloned from the source claim`, `wait until it is Bound, or delete it`},
 	{ReasonInUse, `scheduled pods in the giving namespace name the claim, finished ones included`, `delete the pods or scale their owner down`},
+	{ReasonPodForceDeleted, `a pod that used the claim was deleted by force a moment ago, and the driver's volumes are not attached, so that nothing tells when its node has ended it`, `wait a minute; make sure that a node that cannot be reached is down`},
 	{ReasonAttached, `the volume is attached to a node`, `wait until it is detached; a pod on another path may hold it`},
 	{ReasonVolumeMissing, `the PersistentVolume of the source claim does not exist`, `the administrator restores it`},
 	{ReasonVolumeNotCSI, `the volume is not a CSI volume`, `only volumes of a CSI driver can be transferred`},

@@ -6,6 +6,7 @@ package protocol
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -20,6 +21,8 @@ type Refusal struct {
 	Watch []WatchRef
 	// Poll is true where nothing that can be watched says that it was lifted.
 	Poll bool
+	// Until is when it is lifted, where that is known.
+	Until time.Time
 }
 
 // Refuse makes the Refusal for a reason: the sentence, then the remedy that
@@ -50,11 +53,20 @@ func merge(all []*Refusal) *Refusal {
 		also = append(also, string(other.Reason))
 		r.Watch = append(r.Watch, other.Watch...)
 		r.Poll = r.Poll || other.Poll
+		r.Until = earlier(r.Until, other.Until)
 	}
 	if len(also) > 0 {
 		r.Message += " (also: " + strings.Join(also, ", ") + ")"
 	}
 	return &r
+}
+
+// earlier of two times, of which either may be zero, for none.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // list joins names for a message and counts those beyond the first few.

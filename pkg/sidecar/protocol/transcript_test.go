@@ -195,6 +195,9 @@ func (w *world) command(d *datadriven.TestData) []string {
 	case "pod":
 		name, gone := strings.CutPrefix(arg(0), "-")
 		delete(w.pods, name)
+		if d.HasArg("by-force") {
+			w.memory.forced, w.memory.forcedUntil = name, w.now.Add(time.Minute)
+		}
 		if !gone {
 			w.pods[name] = source
 			if len(d.CmdArgs) > 1 {

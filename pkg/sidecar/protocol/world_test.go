@@ -89,6 +89,9 @@ type memory struct {
 	toldOwner time.Time
 	attempts  int
 	notBefore time.Time
+	// forced is a pod of prod/data that was deleted by force.
+	forced      string
+	forcedUntil time.Time
 }
 
 type object interface {
@@ -498,6 +501,9 @@ func (w *world) read(o *protocol.Observation, r *protocol.Read) {
 		if ref := c.Spec.DataSourceRef; ref != nil && ref.Kind == "PersistentVolumeClaim" && i.namespace == from.namespace && ref.Name == from.name && c.Status.Phase == corev1.ClaimPending {
 			f.Clones = append(f.Clones, i.String())
 		}
+	}
+	if w.now.Before(w.memory.forcedUntil) {
+		f.ForceDeleted, f.ForceDeletedUntil = []string{w.memory.forced}, w.memory.forcedUntil
 	}
 	o.Facts = f
 }
