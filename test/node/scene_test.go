@@ -60,7 +60,7 @@ var scenes atomic.Int32
 
 func newScene(t *testing.T, kind volumeKind) *scene {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	t.Cleanup(cancel)
 	n := scenes.Add(1)
 	s := &scene{T: t, world: shared, volumeKind: kind, ctx: ctx, prod: fmt.Sprintf("prod-%d", n), dev: fmt.Sprintf("dev-%d", n)}
