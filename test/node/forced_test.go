@@ -81,3 +81,41 @@ func (s *scene) anotherMoves() {
 	s.bound(home)
 	s.completes(s.offer(home, away))
 }
+
+// TestForceDeleted: the object of a pod is deleted at once, while a healthy node
+// has still to end the pod.
+func TestForceDeleted(t *testing.T) {
+	mounts := watchMounts(t)
+	t.Run("drivers", func(t *testing.T) {
+		for _, tc := range []struct {
+			name   string
+			driver *shipped.Options
+			// reason is what the transfer waits for; not known where a healthy node
+			// may be faster than whoever looks.
+			reason protocol.Reason
+		}{
+			{"attached", &attached, ""},
+			{"attachless", &attachless, protocol.ReasonPodForceDeleted},
+			{"the driver knows", &watchful, ""},
+		} {
+			t.Run(tc.name, func(t *testing.T) {
+				t.Parallel()
+				s := newScene(t, volumeKind{tc.driver, tc.driver.Class(), corev1.PersistentVolumeFilesystem, corev1.ReadWriteOnce})
+				home, away := place{s.prod, "data"}, place{s.dev, "data"}
+				s.claim(home, "")
+				writer := s.visit(home)
+				s.saw(writer)
+				m := s.offer(home, away)
+				reader := s.visit(away)
+				s.waits(m, protocol.ReasonInUse, writer.pod)
+				s.must(s.Client.CoreV1().Pods(s.prod).Delete(s.ctx, writer.pod, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
+				if tc.reason != "" {
+					s.waits(m, tc.reason, writer.pod)
+				}
+				s.completes(m)
+				s.saw(reader)
+			})
+		}
+	})
+	mounts.stop()
+}
