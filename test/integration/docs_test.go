@@ -8,13 +8,17 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/yaml"
 
 	"github.com/csi-transfer/csi-transfer/internal/docs"
 	"github.com/csi-transfer/csi-transfer/pkg/sidecar/protocol"
@@ -108,6 +112,27 @@ func TestDocs_Example(t *testing.T) {
 	must[*appsv1.Deployment](s)(cluster.Wait(s.ctx, s.Cluster, appsv1.SchemeGroupVersion.WithResource("deployments"), example.Namespace(), example.Controller(), func(d *appsv1.Deployment) bool {
 		return d.Status.Replicas == 1
 	}))
+}
+
+// TestDocs_ExampleNeedsNoPrivilege: but for what is the mock's own, the controller
+// of the example may run where Kubernetes restricts pods most.
+func TestDocs_ExampleNeedsNoPrivilege(t *testing.T) {
+	s := newScene(t)
+	text, err := os.ReadFile(deploy("examples", "mock", "deployment.yaml"))
+	s.must(err)
+	deployment := &appsv1.Deployment{}
+	s.must(yaml.UnmarshalStrict(text, deployment))
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "controller"}, Spec: deployment.Spec.Template.Spec}
+	pod.Spec.ServiceAccountName = ""
+	containers := pod.Spec.Containers
+	driver := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == "mock-csi-driver" })
+	containers[driver].SecurityContext = containers[0].SecurityContext
+	for i := range pod.Spec.Volumes {
+		pod.Spec.Volumes[i].VolumeSource = corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
+	}
+	must[*corev1.Namespace](s)(s.Client.CoreV1().Namespaces().Patch(s.ctx, s.giver, types.MergePatchType,
+		[]byte(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"restricted"}}}`), metav1.PatchOptions{}))
+	must[*corev1.Pod](s)(s.Client.CoreV1().Pods(s.giver).Create(s.ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}))
 }
 
 // older waits until a claim was created in an earlier second than this one: an
