@@ -152,6 +152,12 @@ func (n *Node) Import(ctx context.Context, archives ...string) error {
 	return nil
 }
 
+// Tag gives an image of the node another name, with registry and tag.
+func (n *Node) Tag(ctx context.Context, image, name string) error {
+	_, err := n.Run(ctx, "ctr", "--address="+containerdSocket, "--namespace=k8s.io", "images", "tag", "--force", image, name)
+	return err
+}
+
 // Run runs a program of the machine on the node and returns what it prints.
 func (n *Node) Run(ctx context.Context, program string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, program, args...)

@@ -85,8 +85,12 @@ func run(ctx context.Context, m *testing.M) (int, error) {
 		err = errors.Join(err, errors.New(s.String()))
 	}
 	counts.shared = len(published)
-	if code == 0 && err == nil && everything() && docs.Updating() {
-		err = docs.Write(filepath.Join("..", "..", "docs", "reliability.md"), "node", counts.table()+"\n`"+counts.sums()+"`")
+	err = errors.Join(err, w.lacking(), w.restarted(ctx))
+	if code == 0 && everything() {
+		err = errors.Join(err, w.unused(ctx))
+		if err == nil && docs.Updating() {
+			err = docs.Write(filepath.Join("..", "..", "docs", "reliability.md"), "node", counts.table()+"\n`"+counts.sums()+"`")
+		}
 	}
 	return code, err
 }
@@ -151,10 +155,8 @@ func (w *world) startDriver(ctx context.Context, d *shipped.Options) error {
 	if err := w.Apply(ctx, manifests); err != nil {
 		return err
 	}
-	for _, workload := range []string{"deployment/" + d.Controller(), "daemonset/" + d.Node()} {
-		if _, err := w.Kubectl(ctx, "rollout", "status", "--namespace="+d.Namespace(), "--timeout=2m", workload); err != nil {
-			return fmt.Errorf("%w\n%s", err, w.podLogs(d.Namespace()))
-		}
+	if err := w.rolledOut(ctx, d); err != nil {
+		return err
 	}
 	_, err = cluster.Wait(ctx, w.Cluster, cluster.CSINodes, "", w.node.Name, func(n *storagev1.CSINode) bool {
 		for _, registered := range n.Spec.Drivers {
@@ -168,6 +170,17 @@ func (w *world) startDriver(ctx context.Context, d *shipped.Options) error {
 		return err
 	}
 	return w.classes(ctx, d)
+}
+
+// rolledOut returns when the driver's pods are as they should be, and no others
+// are left.
+func (w *world) rolledOut(ctx context.Context, d *shipped.Options) error {
+	for _, workload := range []string{"deployment/" + d.Controller(), "daemonset/" + d.Node()} {
+		if _, err := w.Kubectl(ctx, "rollout", "status", "--namespace="+d.Namespace(), "--timeout=2m", workload); err != nil {
+			return fmt.Errorf("%w\n%s", err, w.podLogs(d.Namespace()))
+		}
+	}
+	return nil
 }
 
 // waitForConsumer is the class of a driver that provisions when there is a pod.

@@ -50,7 +50,8 @@ type Options struct {
 	// for each. They are those of the node. Needed unless Replicas is more than 1.
 	FirstPort int
 	// Replicas of the controller; 1 unless given. Several on one node cannot have
-	// the same ports, so that they serve none and have no probes there.
+	// the same ports, so that they serve none and have no probes there. They are
+	// updated one after the other.
 	Replicas int32
 }
 
@@ -139,6 +140,7 @@ func (o Options) change(object *unstructured.Unstructured, server *url.URL) erro
 		return as(object, func(d *appsv1.Deployment) {
 			if o.Replicas > 1 {
 				d.Spec.Replicas = &o.Replicas
+				d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType}
 			}
 			o.changePod(&d.Spec.Template.Spec, server)
 		})
