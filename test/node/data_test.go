@@ -4,11 +4,14 @@
 package node
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/csi-transfer/csi-transfer/pkg/sidecar/protocol"
+	"github.com/csi-transfer/csi-transfer/test/node/shipped"
 )
 
 // TestData: what a pod has written is what a pod of the other namespace reads,
@@ -45,8 +48,41 @@ func testThereAndBack(s *scene) {
 		successor := s.visit(next)
 		s.waits(move, protocol.ReasonInUse, writer.pod)
 		s.leave(writer)
-		s.arrives(move)
+		s.completes(move)
 		s.saw(successor)
 		at, writer = next, successor
+	}
+}
+
+// prompt is how soon a volume that nobody uses any more must be bound to the
+// receiving claim.
+const prompt = 2 * time.Second
+
+// TestPrompt: a volume moves as soon as nobody uses it, while nothing else is on
+// the machine.
+func TestPrompt(t *testing.T) {
+	for _, driver := range []*shipped.Options{&attached, &attachless} {
+		s := newScene(t, volumeKind{driver, driver.Class(), corev1.PersistentVolumeFilesystem, corev1.ReadWriteOnce})
+		at := place{s.prod, "data-0"}
+		s.claim(at, "")
+		for n := range 5 {
+			next := place{s.dev, fmt.Sprintf("data-%d", n+1)}
+			if at.namespace == s.dev {
+				next.namespace = s.prod
+			}
+			user := s.visit(at)
+			s.saw(user)
+			m := s.offer(at, next)
+			s.waits(m, protocol.ReasonInUse, user.pod)
+			s.leave(user)
+			claim := s.completes(m)
+			took, err := s.witness.waited(s.ctx, at.String(), claim)
+			s.must(err)
+			if took > prompt {
+				s.Errorf("%s had its volume %s after %s was free of pods and attachments, want %s at most", next, took, at, prompt)
+			}
+			counts.add(func(y *tally) { y.waits = append(y.waits, took) })
+			at = next
+		}
 	}
 }

@@ -16,59 +16,70 @@ import (
 	"github.com/csi-transfer/csi-transfer/test/node/shipped"
 )
 
-// TestNodeOutOfReach: a pod is deleted while no kubelet runs to end it, and so
-// goes on writing. Its volume stays until the kubelet is back.
+// TestNodeOutOfReach: pods are deleted while no kubelet runs to end them, and so
+// go on writing. Their volumes stay until the kubelet is back.
 func TestNodeOutOfReach(t *testing.T) {
-	for _, tc := range []struct {
-		name   string
+	mounts := watchMounts(t)
+	defer mounts.stop()
+	cases := []*struct {
 		driver *shipped.Options
 		// force deletes the pod's object at once.
 		force bool
 		// reason and what are what the transfer waits for.
 		reason protocol.Reason
 		what   string
+
+		scene          *scene
+		move           move
+		writer, reader visit
 	}{
-		{"pod deleted", &attached, false, protocol.ReasonInUse, "visitor-0"},
-		{"pod deleted, attachless", &attachless, false, protocol.ReasonInUse, "visitor-0"},
-		{"pod force-deleted", &attached, true, protocol.ReasonAttached, "node node"},
-		{"pod force-deleted, and the driver knows", &watchful, true, protocol.ReasonDriverRefused, "node node"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			s := newScene(t, volumeKind{tc.driver, tc.driver.Class(), corev1.PersistentVolumeFilesystem, corev1.ReadWriteOnce})
-			mounts := watchMounts(t)
-			defer mounts.stop()
-			home, away := place{s.prod, "data"}, place{s.dev, "data"}
-			s.claim(home, "")
-			writer := s.visit(home)
-			s.saw(writer)
-			m := s.offer(home, away)
-			reader := s.visit(away)
+		{driver: &attached, reason: protocol.ReasonInUse, what: "visitor-0"},
+		{driver: &attachless, reason: protocol.ReasonInUse, what: "visitor-0"},
+		{driver: &attached, force: true, reason: protocol.ReasonAttached, what: "node node"},
+		// It says so for longer than the sidecar holds the transfer off by itself.
+		{driver: &watchful, force: true, reason: protocol.ReasonDriverRefused, what: "node node"},
+	}
+	for _, tc := range cases {
+		s := newScene(t, volumeKind{tc.driver, tc.driver.Class(), corev1.PersistentVolumeFilesystem, corev1.ReadWriteOnce})
+		home, away := place{s.prod, "data"}, place{s.dev, "data"}
+		s.claim(home, "")
+		tc.scene, tc.writer = s, s.visit(home)
+		s.saw(tc.writer)
+		tc.move, tc.reader = s.offer(home, away), s.visit(away)
+	}
 
-			s.node.Kubelet.Kill()
-			s.Cleanup(func() {
-				select {
-				case <-s.node.Kubelet.Exited(): // still, after a failure
-					if err := s.node.Kubelet.Start(context.Background()); err != nil {
-						t.Error(err)
-					}
-				default:
-				}
-			})
-			options := metav1.DeleteOptions{}
-			if tc.force {
-				options.GracePeriodSeconds = ptr.To[int64](0)
+	kubelet := shared.node.Kubelet
+	kubelet.Kill()
+	t.Cleanup(func() {
+		select {
+		case <-kubelet.Exited(): // still, after a failure
+			if err := kubelet.Start(context.Background()); err != nil {
+				t.Error(err)
 			}
-			s.must(s.Client.CoreV1().Pods(s.prod).Delete(s.ctx, writer.pod, options))
-			if tc.force {
-				s.must(s.WaitGone(s.ctx, cluster.Pods, s.prod, writer.pod))
-			}
-			s.anotherMoves()
-			s.waits(m, tc.reason, tc.what)
+		default:
+		}
+	})
+	for _, tc := range cases {
+		options := metav1.DeleteOptions{}
+		if tc.force {
+			options.GracePeriodSeconds = ptr.To[int64](0)
+		}
+		tc.scene.must(tc.scene.Client.CoreV1().Pods(tc.writer.namespace).Delete(tc.scene.ctx, tc.writer.pod, options))
+	}
+	cases[0].scene.anotherMoves()
+	for _, tc := range cases {
+		if tc.force {
+			tc.scene.must(tc.scene.WaitGone(tc.scene.ctx, cluster.Pods, tc.writer.namespace, tc.writer.pod))
+		}
+		tc.scene.waits(tc.move, tc.reason, tc.what)
+	}
 
-			s.must(s.node.Kubelet.Start(s.ctx))
-			s.completes(m)
-			s.saw(reader)
-		})
+	if err := kubelet.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range cases {
+		tc.scene.completes(tc.move)
+		tc.scene.saw(tc.reader)
 	}
 }
 

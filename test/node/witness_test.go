@@ -96,18 +96,6 @@ func (e *witness) seeClaim(object any, _ bool) {
 	}
 }
 
-// waitBound returns when a claim was seen Bound first, which others may have seen
-// before the witness.
-func (e *witness) waitBound(ctx context.Context, claim types.UID) (at time.Time, err error) {
-	err = wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(context.Context) (seen bool, _ error) {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		at, seen = e.bound[claim]
-		return seen, nil
-	})
-	return at, err
-}
-
 // namespaceOf returns the namespace of a pod that is or was.
 func (e *witness) namespaceOf(pod types.UID) string {
 	e.mu.Lock()
@@ -115,14 +103,19 @@ func (e *witness) namespaceOf(pod types.UID) string {
 	return e.namespaces[pod]
 }
 
-// idle returns how long a volume was free, of pods and attachments, until it was
-// bound to the receiving claim.
-func (e *witness) idle(source string, receiving *corev1.PersistentVolumeClaim) time.Duration {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	free := e.unused[source]
-	if detached := e.detached[receiving.Spec.VolumeName]; detached.After(free) {
-		free = detached
-	}
-	return e.bound[receiving.UID].Sub(free)
+// waited returns how long a volume was free, of pods and attachments, until it was
+// bound to the receiving claim. Others may have seen that before the witness.
+func (e *witness) waited(ctx context.Context, source string, receiving *corev1.PersistentVolumeClaim) (took time.Duration, err error) {
+	err = wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(context.Context) (bool, error) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		free := e.unused[source]
+		if detached := e.detached[receiving.Spec.VolumeName]; detached.After(free) {
+			free = detached
+		}
+		bound, seen := e.bound[receiving.UID]
+		took = bound.Sub(free)
+		return seen, nil
+	})
+	return took, err
 }

@@ -63,7 +63,7 @@ func testStatefulSet(s *scene) {
 		moves = append(moves, s.offer(place{s.prod, claim}, place{s.dev, claim}))
 	}
 	for _, m := range moves {
-		s.arrives(m)
+		s.completes(m)
 	}
 	s.statefulSet(s.dev, replicas, "sum:"+mounted+"/0")
 	for _, pod := range pods {
@@ -130,7 +130,7 @@ func testFinishedJob(s *scene) {
 	reader := s.visit(away)
 	s.waits(m, protocol.ReasonInUse, ended.Name)
 	s.must(jobs.Delete(s.ctx, "once", metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}))
-	s.arrives(m)
+	s.completes(m)
 	s.saw(reader)
 }
 
@@ -145,7 +145,7 @@ func testExpanded(s *scene) {
 	s.leave(writer)
 	m := s.offer(home, away, size("2Gi"))
 	reader := s.visit(away)
-	s.arrives(m)
+	s.completes(m)
 	s.saw(reader)
 	s.expand(away, "3Gi")
 	s.grown(away, "3Gi")
@@ -170,7 +170,7 @@ func testExpandedOffline(s *scene) {
 	s.saw(writer)
 	s.grown(home, "2Gi")
 	s.leave(writer)
-	s.arrives(m)
+	s.completes(m)
 	s.saw(s.visit(away))
 }
 
@@ -249,7 +249,7 @@ func testSecrets(s *scene) {
 	writer := s.visit(home)
 	s.saw(writer)
 	s.leave(writer)
-	s.arrives(s.offer(home, away))
+	s.completes(s.offer(home, away))
 	s.must(s.Client.CoreV1().Namespaces().Delete(s.ctx, s.prod, metav1.DeleteOptions{}))
 	s.must(s.WaitGone(s.ctx, cluster.Namespaces, "", s.prod))
 	s.saw(s.visit(away))
