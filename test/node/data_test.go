@@ -17,6 +17,7 @@ import (
 // TestData: what a pod has written is what a pod of the other namespace reads,
 // there and back.
 func TestData(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name string
 		kind volumeKind

@@ -96,6 +96,7 @@ func (s *scene) anotherMoves() {
 // TestForceDeleted: the object of a pod is deleted at once, while a healthy node
 // has still to end the pod.
 func TestForceDeleted(t *testing.T) {
+	t.Parallel()
 	mounts := watchMounts(t)
 	t.Run("drivers", func(t *testing.T) {
 		for _, tc := range []struct {

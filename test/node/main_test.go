@@ -56,9 +56,10 @@ var shared *world
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	// Tests wait most of the time, whatever the number of processors.
+	// Tests wait most of the time, whatever the number of processors. A storm has
+	// eight lanes, and somebody who restarts the kubelet.
 	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
-		_ = f.Value.Set("6") // a number is always accepted
+		_ = f.Value.Set("9") // a number is always accepted
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code, err := run(ctx, m)

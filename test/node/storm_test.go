@@ -86,10 +86,10 @@ func (s *scene) storm(from, to place) {
 	defer over()
 	var pods sync.WaitGroup
 	var created [2]int
-	gust := func(side int, at place) error {
+	gust := func(side int, at place, stay time.Duration) error {
 		name := fmt.Sprintf("%s-%d", at.claim, created[side])
 		created[side]++
-		return s.gust(ctx, at, name)
+		return s.gust(ctx, at, name, stay)
 	}
 	run := func(side func() error) {
 		pods.Go(func() {
@@ -101,7 +101,7 @@ func (s *scene) storm(from, to place) {
 	m := s.offer(from, to)
 	run(func() error {
 		for range 1 + rand.IntN(2) {
-			if err := gust(0, from); err != nil {
+			if err := gust(0, from, time.Second); err != nil {
 				return err
 			}
 		}
@@ -109,14 +109,11 @@ func (s *scene) storm(from, to place) {
 		if err := pause(ctx, 400*time.Millisecond); err != nil {
 			return err
 		}
-		return gust(0, from)
+		return gust(0, from, time.Second)
 	})
 	run(func() error {
 		for ctx.Err() == nil {
-			if err := gust(1, to); err != nil {
-				return err
-			}
-			if err := pause(ctx, time.Second); err != nil {
+			if err := gust(1, to, 4*time.Second); err != nil {
 				return err
 			}
 		}
@@ -130,7 +127,7 @@ func (s *scene) storm(from, to place) {
 
 // gust is a pod that comes, stays for a while, and is deleted. A fence may keep
 // it from coming.
-func (s *scene) gust(ctx context.Context, at place, name string) error {
+func (s *scene) gust(ctx context.Context, at place, name string, stay time.Duration) error {
 	pods := s.Client.CoreV1().Pods(at.namespace)
 	_, err := pods.Create(ctx, s.newPod(name, at.claim, nil), metav1.CreateOptions{})
 	if apierrors.IsForbidden(err) {
@@ -140,7 +137,7 @@ func (s *scene) gust(ctx context.Context, at place, name string) error {
 		return err
 	}
 	counts.add(func(y *tally) { y.pods++ })
-	if err := pause(ctx, 3*time.Second); err != nil {
+	if err := pause(ctx, stay); err != nil {
 		return err
 	}
 	options := metav1.DeleteOptions{GracePeriodSeconds: ptr.To(rand.Int64N(2) + 1)}

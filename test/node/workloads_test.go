@@ -4,6 +4,7 @@
 package node
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
@@ -21,6 +22,7 @@ import (
 
 // TestWorkloads: what uses volumes in other ways than a pod that is deleted.
 func TestWorkloads(t *testing.T) {
+	t.Parallel()
 	files := volumeKind{&attached, attached.Class(), corev1.PersistentVolumeFilesystem, corev1.ReadWriteOnce}
 	attachlessFiles := volumeKind{&attachless, attachless.Class(), corev1.PersistentVolumeFilesystem, corev1.ReadWriteOnce}
 	attachlessBlock := volumeKind{&attachless, attachless.Class(), corev1.PersistentVolumeBlock, corev1.ReadWriteOnce}
@@ -78,7 +80,8 @@ func (s *scene) statefulSet(namespace string, replicas int32, step string) {
 	labels := map[string]string{"app": "web"}
 	pod := s.newPod("", "", []string{step})
 	pod.Spec.Volumes = nil // each has its own, from the template
-	_, err := s.Client.AppsV1().StatefulSets(namespace).Create(s.ctx, &appsv1.StatefulSet{
+	sets := s.Client.AppsV1().StatefulSets(namespace)
+	_, err := sets.Create(s.ctx, &appsv1.StatefulSet{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
 		Spec: appsv1.StatefulSetSpec{
 			Replicas:             &replicas,
@@ -89,6 +92,11 @@ func (s *scene) statefulSet(namespace string, replicas int32, step string) {
 		},
 	}, metav1.CreateOptions{})
 	s.must(err)
+	s.Cleanup(func() {
+		if err := sets.Delete(context.Background(), "web", metav1.DeleteOptions{}); err != nil {
+			s.Error(err)
+		}
+	})
 }
 
 // said waits until a pod's init container has ended, and returns what it says.
