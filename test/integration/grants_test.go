@@ -4,10 +4,12 @@
 package integration
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -16,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -224,7 +227,14 @@ func TestR4_QuotaOfTheReceiverHolds(t *testing.T) {
 
 	must[*corev1.ResourceQuota](s)(quotas.Patch(s.ctx, "storage", types.MergePatchType, []byte(`{"spec":{"hard":{"requests.storage":"1Gi"}}}`), metav1.PatchOptions{}))
 	s.hard("1Gi")
-	s.must(claim("1Gi"))
+	// Admission learns of it a moment later.
+	s.must(wait.PollUntilContextCancel(s.ctx, 50*time.Millisecond, true, func(context.Context) (bool, error) {
+		err := claim("1Gi")
+		if apierrors.IsForbidden(err) {
+			return false, nil
+		}
+		return true, err
+	}))
 	s.transferred()
 }
 

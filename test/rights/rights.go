@@ -40,12 +40,16 @@ func actionOf(e auditv1.Event) string {
 // user has no right to do.
 //
 // An API server that has just started knows no roles yet, and refuses for a
-// moment what it allows afterwards: what was also allowed is no such thing.
+// moment what it allows afterwards: what was also allowed is no such thing. Who may
+// watch is taken to may list, which is done only where a watch could not begin.
 func Lacking(requests []auditv1.Event) error {
 	allowed, told := sets.New[string](), sets.New[string]()
 	for _, e := range requests {
 		if e.Annotations[decision] == "allow" {
 			allowed.Insert(actionOf(e))
+			if e.Verb == "watch" {
+				allowed.Insert(action("list", e.ObjectRef.APIGroup, Resource(e)))
+			}
 		}
 	}
 	var problems []error

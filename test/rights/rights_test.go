@@ -33,6 +33,8 @@ func TestLacking(t *testing.T) {
 	got := lines(rights.Lacking([]auditv1.Event{
 		request("forbid", "get", "", "pods", "a"), // before the API server knew the role
 		request("allow", "get", "", "pods", "a"),
+		request("forbid", "list", "", "nodes", ""),
+		request("allow", "watch", "", "nodes", ""),
 		request("forbid", "delete", "apps", "deployments", "a"),
 		request("forbid", "delete", "apps", "deployments", "b"),
 	}))
