@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/kubernetes-csi/csi-lib-utils/config"
-	"github.com/kubernetes-csi/csi-lib-utils/connection"
 	"github.com/kubernetes-csi/csi-lib-utils/metrics"
 	"github.com/kubernetes-csi/csi-lib-utils/standardflags"
 	typedgroupsnapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/typed/volumegroupsnapshot/v1"
@@ -56,6 +55,8 @@ import (
 var version = "unknown"
 
 const releaseLeaderElectionOnExit featuregate.Feature = "ReleaseLeaderElectionOnExit"
+
+var errDriverLost = errors.New("lost the connection to the CSI driver")
 
 // startTime is when what runs once at the start has run.
 const startTime = 10 * time.Second
@@ -165,9 +166,16 @@ func run(ctx context.Context, o *options, releaseOnExit bool) error {
 	clientConfig.UserAgent = "csi-transfer/" + version
 
 	csiMetrics := metrics.NewCSIMetricsManagerForSidecar("")
-	// Nothing is left half done when the driver goes away: a new process starts
-	// with what the driver, perhaps another version of it, says then.
-	conn, err := driver.Connect(ctx, standard.CSIAddress, csiMetrics, connection.ExitOnConnectionLoss())
+	// When the driver goes away this process stops, as cleanly as at any time, and a
+	// new one starts with what the driver, perhaps another version of it, says then.
+	// Where the whole pod ends the driver may be gone before this one is told, and
+	// the Lease has to be given up all the same.
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	conn, err := driver.Connect(ctx, standard.CSIAddress, csiMetrics, func(context.Context) bool {
+		stop(errDriverLost)
+		return false
+	})
 	if err != nil {
 		return fmt.Errorf("connecting to the CSI driver at %s: %w", standard.CSIAddress, err)
 	}
@@ -196,14 +204,22 @@ func run(ctx context.Context, o *options, releaseOnExit bool) error {
 		return err
 	}
 	move := func(ctx context.Context) error { return lead(ctx, clientConfig, d, o, self.Username, transferMetrics) }
-	if !standard.LeaderElection {
-		return move(ctx)
-	}
-	identity, err := identityOf(self)
-	if err != nil {
+	if standard.LeaderElection {
+		identity, err := identityOf(self)
+		if err != nil {
+			return err
+		}
+		err = elect(ctx, clientConfig, "csi-transfer-"+name, identity, mux, releaseOnExit, move)
+		if err != nil {
+			return err
+		}
+	} else if err := move(ctx); err != nil {
 		return err
 	}
-	return elect(ctx, clientConfig, "csi-transfer-"+name, identity, mux, releaseOnExit, move)
+	if cause := context.Cause(ctx); errors.Is(cause, errDriverLost) {
+		return cause
+	}
+	return nil
 }
 
 // whoAmI returns the user that the API server takes this process for.

@@ -166,6 +166,20 @@ func TestC1_Replicas(t *testing.T) {
 	s.serves("http://"+standby+"/metrics", `^csi_transfer_transfers_total{reason="",result="completed"} 1$`)
 }
 
+// TestC1_DriverGoesFirst: where a whole pod is stopped, the driver may end before
+// the sidecar is told. The Lease is given up all the same, so that the next pod
+// need not wait until it has run out.
+func TestC1_DriverGoesFirst(t *testing.T) {
+	s := newScene(t)
+	s.vendor(cluster.DriverOptions{})
+	s.allowLease()
+	sidecar, _ := s.replica("first")
+	s.leads("first")
+	s.own.Process.Kill()
+	s.ended(sidecar, "lost the connection to the CSI driver")
+	s.leads("") // nobody
+}
+
 // TestC1_EndsInTheMiddle: however a sidecar ends, the next one finishes.
 func TestC1_EndsInTheMiddle(t *testing.T) {
 	for name, end := range map[string]func(s *scene, sidecar *cluster.Process){
@@ -173,7 +187,7 @@ func TestC1_EndsInTheMiddle(t *testing.T) {
 		"killed":  func(_ *scene, sidecar *cluster.Process) { sidecar.Kill() },
 		"driver gone": func(s *scene, sidecar *cluster.Process) {
 			s.own.Process.Kill()
-			s.ended(sidecar, "Lost connection to CSI driver")
+			s.ended(sidecar, "lost the connection to the CSI driver")
 			s.must(s.own.Process.Start(s.ctx))
 		},
 	} {
