@@ -53,8 +53,8 @@ func (s *registrationServer) NotifyRegistrationStatus(ctx context.Context, statu
 	return &registerapi.RegistrationStatusResponse{}, nil
 }
 
-// register serves the kubelet until ctx ends. A refusal is an error, since the
-// kubelet does not ask again before the socket was made anew.
+// register serves the kubelet until ctx ends. A refusal is an error: a driver that
+// no pod can use should not look as if it ran.
 func (d *Driver) register(ctx context.Context) error {
 	listener, err := listen(filepath.Join(d.config.Registration.Dir, d.config.DriverName+"-reg.sock"))
 	if err != nil {

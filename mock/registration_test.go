@@ -102,8 +102,8 @@ func TestRegistration(t *testing.T) {
 	r.wantNoSockets(t)
 }
 
-// TestRegistrationRefused: the process ends, so that whoever runs it starts it
-// anew and the kubelet looks again.
+// TestRegistrationRefused: the driver ends, so that its pod shows that it does not
+// work.
 func TestRegistrationRefused(t *testing.T) {
 	r := register(t, socketDir(t))
 	must(r.NotifyRegistrationStatus(t.Context(), &registerapi.RegistrationStatus{Error: "no such version"}))(t)
