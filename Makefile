@@ -5,7 +5,7 @@ include release-tools/build.make
 
 PLUGIN := cmd/kubectl-transfer
 
-.PHONY: plugin images unit conformance integration test test-node cluster-build demo bench faults races soak explore explore-test fuzz
+.PHONY: plugin images unit conformance integration test test-node cluster-node cluster-build demo bench faults races soak explore explore-test fuzz
 
 build: plugin
 
@@ -49,7 +49,10 @@ fuzz: ## Fuzz what is parsed from outside, each target for FUZZTIME (20s)
 
 test: unit explore-test conformance integration ## All tests that need no kubelet; minutes once built
 
-test-node: cluster-build ## Tests on a node with a real kubelet; needs the packages containerd and runc
+test-node: cluster-node ## Tests on a node with a real kubelet; needs the packages containerd and runc
+	cd test && go test -c -o ../bin/node.test ./node && cd node && exec env UPDATE_DOCS=1 ../../bin/node.test -test.timeout 25m
+
+cluster-node: cluster-build ## That a node runs pods, and leaves nothing behind
 	cd test/cluster && go test -timeout 10m -run Node .
 
 cluster-build: ## Build the control plane and the CSI sidecars that tests, demo and bench run

@@ -85,9 +85,11 @@ func (s *scene) storm(from, to place) {
 	ctx, over := context.WithCancel(s.ctx)
 	defer over()
 	var pods sync.WaitGroup
+	m := s.offer(from, to)
 	var created [2]int
 	gust := func(side int, at place, stay time.Duration) error {
-		name := fmt.Sprintf("%s-%d", at.claim, created[side])
+		// Those of the last storm may not be gone yet.
+		name := fmt.Sprintf("%s-%s-%d", m.name, at.claim, created[side])
 		created[side]++
 		return s.gust(ctx, at, name, stay)
 	}
@@ -98,7 +100,6 @@ func (s *scene) storm(from, to place) {
 			}
 		})
 	}
-	m := s.offer(from, to)
 	run(func() error {
 		for range 1 + rand.IntN(2) {
 			if err := gust(0, from, time.Second); err != nil {
