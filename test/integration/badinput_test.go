@@ -198,7 +198,7 @@ func TestBadInput_DriverAnswersGarbage(t *testing.T) {
 func TestBadInput_DriverHangs(t *testing.T) {
 	s := newScene(t)
 	d := s.vendor(cluster.DriverOptions{Flags: []string{"--transfer-service", "--fault=ValidateVolume:hang:times=1", "--v=5"}})
-	s.sidecarOf(d, "--timeout=15s", "--worker-threads=1")
+	s.sidecarOf(d, "--timeout=45s", "--worker-threads=1")
 	other := s.another()
 	source, another := s.source(), other.source()
 	s.grant(source)

@@ -144,6 +144,23 @@ func (s *scene) older(claim *corev1.PersistentVolumeClaim) {
 	}))
 }
 
+// deletionsDone waits until the claims are gone that are being deleted.
+func (s *scene) deletionsDone() {
+	s.Helper()
+	s.must(wait.PollUntilContextCancel(s.ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		for _, namespace := range []string{s.giver, s.receiver} {
+			claims, err := s.claims(namespace).List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return false, err
+			}
+			if slices.ContainsFunc(claims.Items, func(c corev1.PersistentVolumeClaim) bool { return c.DeletionTimestamp != nil }) {
+				return false, nil
+			}
+		}
+		return true, nil
+	}))
+}
+
 // TestDocs_Kubectl: the commands of the plugin's guide can be typed one after the
 // other by a user who may edit both namespaces.
 func TestDocs_Kubectl(t *testing.T) {
@@ -155,6 +172,7 @@ func TestDocs_Kubectl(t *testing.T) {
 			if output, code := carol.types(line); code != 0 {
 				t.Fatalf("%s exits with %d:\n%s", line, code, output)
 			}
+			s.deletionsDone() // a person does not type that fast
 		}
 	}
 	if archive := s.bound(s.receiver, "archive"); archive.Spec.VolumeName != source.Spec.VolumeName {
