@@ -29,7 +29,7 @@ conformance: ## csi-sanity and the transfer contract against the mock driver in 
 
 integration: cluster-build ## Tests on a real control plane
 	cd test/cluster && go test -timeout 10m -skip Node .
-	cd test && go test -timeout 20m $$(go list ./... | grep -v /node$$)
+	cd test && go test -timeout 30m $$(go list ./... | grep -v /node$$)
 
 explore-test:
 	go test ./pkg/sidecar/protocol -run TestExplore -deeper 1

@@ -67,7 +67,7 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	// Tests wait most of the time, whatever the number of processors.
 	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
-		_ = f.Value.Set("12") // a number is always accepted
+		_ = f.Value.Set("8") // a number is always accepted
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code, err := run(ctx, m)
