@@ -40,6 +40,7 @@ type forced struct {
 func (f *forced) deleted(pod *corev1.Pod, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.forget(now)
 	for _, claim := range protocol.ClaimsOf(pod) {
 		key := types.NamespacedName{Namespace: pod.Namespace, Name: claim}
 		if f.until[key] == nil {
@@ -53,12 +54,7 @@ func (f *forced) deleted(pod *corev1.Pod, now time.Time) {
 func (f *forced) of(claim types.NamespacedName, now time.Time) (pods []string, until time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for key, ends := range f.until {
-		maps.DeleteFunc(ends, func(_ string, end time.Time) bool { return !now.Before(end) })
-		if len(ends) == 0 {
-			delete(f.until, key)
-		}
-	}
+	f.forget(now)
 	for pod, end := range f.until[claim] {
 		pods = append(pods, pod)
 		if end.After(until) {
@@ -67,4 +63,14 @@ func (f *forced) of(claim types.NamespacedName, now time.Time) (pods []string, u
 	}
 	slices.Sort(pods)
 	return pods, until
+}
+
+// forget those that have ended.
+func (f *forced) forget(now time.Time) {
+	for key, ends := range f.until {
+		maps.DeleteFunc(ends, func(_ string, end time.Time) bool { return !now.Before(end) })
+		if len(ends) == 0 {
+			delete(f.until, key)
+		}
+	}
 }

@@ -4,6 +4,7 @@
 package sidecar
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -75,5 +76,18 @@ func TestForced(t *testing.T) {
 	}
 	if len(f.until) > 0 {
 		t.Errorf("still remembered: %v", f.until)
+	}
+
+	// Where nobody asks, as for volumes that are attached, they do not add up.
+	for i := range 3 {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "db-0"}}
+		pod.Spec.NodeName = "node-1"
+		pod.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: fmt.Sprintf("data-%d", i)},
+		}}}
+		f.deleted(pod, began.Add(time.Duration(i+2)*lingering))
+	}
+	if len(f.until) != 1 {
+		t.Errorf("remembered: %v", f.until)
 	}
 }
